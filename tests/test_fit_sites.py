@@ -26,7 +26,7 @@ from proxfed.silos.protection.masks import COARSE
 from proxfed.silos.site.fit_measures import merged
 from proxfed.silos.site.site_fit import SiteFit
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.fit_job import write, write_models, write_points, write_sums
+from proxfed.silos.wire.fit_questions import write, write_models, write_points, write_sums
 from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Letter, canonical
 from proxfed.tables import read_schema

@@ -41,7 +41,7 @@ from proxfed.fit.private_tables import (
 from proxfed.regularisers import L1
 from proxfed.silos.coordinator.private_fit import private_fit_between, private_job
 from proxfed.silos.protection.privacy import noises
-from proxfed.silos.wire.fit_job import write
+from proxfed.silos.wire.fit_questions import write
 from proxfed.silos.wire.message import Letter
 from proxfed.tables import read_schema, read_tables
 from proxfed.tables.schema import from_plain

@@ -33,7 +33,7 @@ from proxfed.silos.protection.site_guard import SiteGuard
 from proxfed.silos.site.config import Data, Limits, Site
 from proxfed.silos.site.site_fit import SiteFit
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.fit_job import (
+from proxfed.silos.wire.fit_questions import (
     PLAIN,
     Bootstrap,
     Counts,

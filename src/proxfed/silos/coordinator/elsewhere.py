@@ -26,15 +26,12 @@ from proxfed.fit.settings import Settings
 from proxfed.problems.losses import Logistic, Loss
 from proxfed.silos.protection.masks import add_up_wide
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.fit_job import (
-    BINS,
+from proxfed.silos.wire.fit_answers import BINS, unflat_grams, unflat_sums, whole
+from proxfed.silos.wire.fit_job import read_fit
+from proxfed.silos.wire.fit_questions import (
     FORM,
     Bootstrap,
     Counts,
-    read_fit,
-    unflat_grams,
-    unflat_sums,
-    whole,
     write,
     write_alone,
     write_models,

@@ -43,7 +43,7 @@ from proxfed.silos.protection.signatures import signed_by
 from proxfed.silos.site.fit_problem import problem_of_job
 from proxfed.silos.wire.carrier import Carrier
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.fit_job import check_draws
+from proxfed.silos.wire.fit_questions import check_draws
 from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Letter
 from proxfed.tables.holdings import Holdings

@@ -15,12 +15,12 @@ from proxfed.fit.oracle import Question
 from proxfed.problems.linear.cox import Cox
 from proxfed.silos.protection.guard import Asked, withheld
 from proxfed.silos.site.fit_rows import TOO_FEW, Answer, Answered, FitRows
-from proxfed.silos.wire import fit_job
+from proxfed.silos.wire import fit_questions
 from proxfed.silos.wire.message import Letter
 
 
 def _size(rows: FitRows, letter: Letter) -> Answered:
-    counts = fit_job.read_plain(letter, rows.classes)
+    counts = fit_questions.read_plain(letter, rows.classes)
     asked = rows.asked(letter, "size", ["size"], 1)
     rows.holder.guard.infers()
     rows.wanted("count", counts.factors)
@@ -33,7 +33,7 @@ def _size(rows: FitRows, letter: Letter) -> Answered:
 def _of_own_estimates(rows: FitRows, letter: Letter, what: str) -> tuple[list[int], Here, Asked]:
     """(order, the rows, the question) for estimates from this site alone, which need as many rows as Hessians do."""
     counts = letter.head.get("own") is True
-    order, read = fit_job.read_order(letter, rows.classes, rows.own_d if counts else rows.own.d)
+    order, read = fit_questions.read_order(letter, rows.classes, rows.own_d if counts else rows.own.d)
     kind: Intercept = "own" if counts else "shared" if rows.fit.intercept else "none"
     all_ = Subject(rows.here(read), rows.own.loss, rows.prepared).preferred(kind)
     require(order == all_, "order: estimates are told of the whole model, with all its coefficients")
@@ -61,7 +61,7 @@ def _estimates(rows: FitRows, letter: Letter) -> Answered:
 
 
 def _intercept(rows: FitRows, letter: Letter) -> Answered:
-    (x,), counts = fit_job.read_points(letter, rows.classes, rows.own_d)
+    (x,), counts = fit_questions.read_points(letter, rows.classes, rows.own_d)
     require(counts.own, "an intercept is asked for, where there is one for all")
     asked = rows.asked(letter, "intercept", ["intercept"], 1)
     rows.wanted("sum", counts.factors)
@@ -77,7 +77,7 @@ def _risks(rows: FitRows, letter: Letter) -> Answered:
     Intervals in which few rows leave are merged, even under masks. The coordinator chooses once where even steps end.
     """
     require(isinstance(rows.own.loss, Cox), "risks are told of survival")
-    (times, x), counts = fit_job.read_points(letter, rows.classes, -1, rows.own.d)
+    (times, x), counts = fit_questions.read_points(letter, rows.classes, -1, rows.own.d)
     grid, last = times.numpy(), float(times[-1])
     wide = np.array_equal(grid, WIDE)
     even = last in WIDE and np.array_equal(grid, even_steps(last))

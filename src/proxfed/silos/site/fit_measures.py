@@ -14,8 +14,9 @@ from proxfed.problems.losses import Logistic
 from proxfed.silos.protection.guard import Asked, withheld
 from proxfed.silos.site.fit_problem import problem_of_job
 from proxfed.silos.site.fit_rows import TOO_FEW, Answer, Answered, FitRows
-from proxfed.silos.wire import fit_job
-from proxfed.silos.wire.fit_job import BINS, Bootstrap
+from proxfed.silos.wire import fit_questions
+from proxfed.silos.wire.fit_answers import BINS
+from proxfed.silos.wire.fit_questions import Bootstrap
 from proxfed.silos.wire.message import Letter
 from proxfed.tables.disclosure import coarsen
 
@@ -23,7 +24,7 @@ from proxfed.tables.disclosure import coarsen
 def _held_out(rows: FitRows, letter: Letter, what: str) -> tuple[np.ndarray, Asked]:
     """(N, outputs) the scores, each row by the model fitted without its fold; in a validation, one model for all."""
     own, folds = rows.own, max(1, rows.fit.folds)
-    models, counts = fit_job.read_models(letter, folds, own.d, rows.own_d, rows.classes)
+    models, counts = fit_questions.read_models(letter, folds, own.d, rows.own_d, rows.classes)
     held_out = own.fold is not None or rows.fit.external
     require(held_out, f"{what}: rows are held out by folds, and the job has none")
     asked = rows.asked(letter, what, [what], folds)
@@ -45,7 +46,7 @@ def _alone(rows: FitRows, letter: Letter) -> Answered:
     """Measures of a model of this site's rows alone, cross-validated in the site's own folds."""
     rows.holder.guard.judges()
     drawn = Bootstrap.read(letter)
-    settings, counts = fit_job.read_alone(letter, rows.classes)
+    settings, counts = fit_questions.read_alone(letter, rows.classes)
     require(rows.fit.by == "rows" and rows.own.fold is not None, "alone: the job has no folds of a site's own rows")
     asked = rows.asked(letter, "alone", ["judged"], rows.fit.folds)
     rows.holder.guard.once(asked, letter.digest)

@@ -26,7 +26,8 @@ from proxfed.problems.linear.cox import Cox
 from proxfed.problems.losses import Huber, OneHot, Poisson, Squared
 from proxfed.silos.protection.guard import Asked, Link, Parts, Wanted
 from proxfed.silos.site.table_rows import TableRows
-from proxfed.silos.wire.fit_job import PLAIN, Counts, read_fit
+from proxfed.silos.wire.fit_job import read_fit
+from proxfed.silos.wire.fit_questions import PLAIN, Counts
 from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Head, Letter, pack
 from proxfed.tables.preparation import Preparation

@@ -9,12 +9,12 @@ from proxfed.fit.own_rows import dense
 from proxfed.fit.private import noisy
 from proxfed.silos.protection.guard import withheld
 from proxfed.silos.site.fit_rows import Answer, Answered, FitRows
-from proxfed.silos.wire import fit_job
+from proxfed.silos.wire import fit_answers, fit_questions
 from proxfed.silos.wire.message import Letter
 
 
 def _sums(rows: FitRows, letter: Letter) -> Answered:
-    questions, counts = fit_job.read_sums(letter, rows.own.d, rows.own_d, rows.classes)
+    questions, counts = fit_questions.read_sums(letter, rows.own.d, rows.own_d, rows.classes)
     losses = all(q.order == 0 and not q.products for q in questions)
     require(losses or not rows.fit.external, "a validation asks for losses, not for derivatives")
     strange = next((q for q in questions if (q.part.fold or 0) >= max(1, rows.fit.folds)), None)
@@ -31,11 +31,11 @@ def _sums(rows: FitRows, letter: Letter) -> Answered:
     rows.follow(points, counts)
     with withheld("a query failed"):
         rows.dominated(questions)
-        return *rows.hidden(fit_job.flat_sums(rows.here(counts).ask(questions)), letter), asked
+        return *rows.hidden(fit_answers.flat_sums(rows.here(counts).ask(questions)), letter), asked
 
 
 def _counts(rows: FitRows, letter: Letter) -> Answered:
-    fit_job.read_plain(letter, rows.classes)
+    fit_questions.read_plain(letter, rows.classes)
     asked = rows.asked(letter, "counts", ["counts"], max(1, rows.fit.folds))
     rows.wanted("count", None)
     with withheld("a query failed"):
@@ -43,22 +43,22 @@ def _counts(rows: FitRows, letter: Letter) -> Answered:
 
 
 def _grams(rows: FitRows, letter: Letter) -> Answered:
-    counts = fit_job.read_plain(letter, rows.classes)
+    counts = fit_questions.read_plain(letter, rows.classes)
     asked = rows.asked(letter, "grams", ["grams"], max(1, rows.fit.folds))
     rows.wanted("gram", counts.factors)
     with withheld("a query failed"):
-        return *rows.hidden(fit_job.flat_grams(rows.here(counts).grams()), letter), asked
+        return *rows.hidden(fit_answers.flat_grams(rows.here(counts).grams()), letter), asked
 
 
 def _private(rows: FitRows, letter: Letter) -> Answered:
-    fit_job.read_plain(letter, rows.classes)
+    fit_questions.read_plain(letter, rows.classes)
     assert rows.fit.private is not None
     asked = rows.asked(letter, "private", ["private"], 1)
     with withheld("a query failed"):
         M = rows.fit.private.products(dense(rows.own.features).numpy(), rows.own.labels)
         G = rows.link.normal(M, letter, 2 * rows.fit.private.noise)
         sent = noisy(M, rows.fit.private.noise, G)
-        return *rows.hidden(fit_job.half(torch.from_numpy(sent)), letter), asked
+        return *rows.hidden(fit_answers.half(torch.from_numpy(sent)), letter), asked
 
 
 ANSWERS: dict[str, Answer] = {
