@@ -207,8 +207,8 @@ def undisturbed(e: Experiment, folder: Path, masked: bool) -> Results:
     from proxfed.harness.compare import run_study
     from proxfed.silos.carriers.loopback_sites import make_sites
     from proxfed.silos.coordinator.deploy import deploy
-    from proxfed.silos.protection.site_guard import holder
     from proxfed.silos.site.config import read_site
+    from proxfed.silos.site.from_config import holder
     from proxfed.silos.wire.carrier import Direct
 
     if not masked:

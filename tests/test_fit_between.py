@@ -69,7 +69,7 @@ def own_rows(h: Hospitals) -> dict[str, OwnRows]:
     for name in h.names:
         run = h.holders[name]._runs[job.digest]
         assert isinstance(run, SiteFit)
-        found[name] = run.own
+        found[name] = run.rows.own
     return found
 
 

@@ -14,8 +14,8 @@ from proxfed.data.directory import data_directory
 from proxfed.fit import fit
 from proxfed.silos.carriers.loopback_sites import make_table_sites
 from proxfed.silos.coordinator.fit import fit_between
-from proxfed.silos.protection.site_guard import holder
 from proxfed.silos.site.config import read_site
+from proxfed.silos.site.from_config import holder
 from proxfed.tables import read_schema
 
 from support.tables import EXAMPLES

@@ -23,9 +23,10 @@ from proxfed.silos.coordinator.elsewhere import Elsewhere, Kept
 from proxfed.silos.coordinator.fit_agreement import agree_on_fit, announce
 from proxfed.silos.protection.folds import folds
 from proxfed.silos.protection.masks import COARSE
-from proxfed.silos.site.site_fit import SiteFit, merged
+from proxfed.silos.site.fit_measures import merged
+from proxfed.silos.site.site_fit import SiteFit
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.fit_job import write, write_models, write_points, write_sums
+from proxfed.silos.wire.fit_questions import write, write_models, write_points, write_sums
 from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Letter, canonical
 from proxfed.tables import read_schema
@@ -57,7 +58,7 @@ def here(h: Hospitals, job: Job) -> Here:
 def own(h: Hospitals, name: str, job: Job) -> OwnRows:
     run = h.holders[name]._runs[job.digest]
     assert isinstance(run, SiteFit)
-    return run.own
+    return run.rows.own
 
 
 def points(d: int, count: int, seed: int = 0) -> list[Tensor]:

@@ -41,7 +41,7 @@ from proxfed.fit.private_tables import (
 from proxfed.regularisers import L1
 from proxfed.silos.coordinator.private_fit import private_fit_between, private_job
 from proxfed.silos.protection.privacy import noises
-from proxfed.silos.wire.fit_job import write
+from proxfed.silos.wire.fit_questions import write
 from proxfed.silos.wire.message import Letter
 from proxfed.tables import read_schema, read_tables
 from proxfed.tables.schema import from_plain
@@ -263,7 +263,7 @@ def test_a_coordinator_that_was_killed_gets_the_same_bytes(hospitals: Callable[.
     h.start()
     again = private(h, tmp_path / "fit", resume=True)
     assert again.content() == one.content()
-    assert len(noises(h.holders["oslo"].guard.noisy.values())) == 1  # type: ignore[attr-defined]
+    assert len(noises(h.holders["oslo"].guard.history.noisy.values())) == 1  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="other settings"):
         private(h, tmp_path / "fit", resume=True, epsilon=0.5)
 

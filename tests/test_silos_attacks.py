@@ -23,8 +23,9 @@ from proxfed.silos.coordinator.deploy import deploy, handshake
 from proxfed.silos.protection.keyring import Keyring, SiteKey, fingerprint
 from proxfed.silos.protection.masks import add_up, pads, to_values
 from proxfed.silos.protection.privacy import noises
-from proxfed.silos.protection.site_guard import SiteGuard, holder
+from proxfed.silos.protection.site_guard import SiteGuard
 from proxfed.silos.site.config import parse_site
+from proxfed.silos.site.from_config import holder
 from proxfed.silos.site.holder import Holder
 from proxfed.silos.wire.carrier import Direct
 from proxfed.silos.wire.exchange import Exchange
@@ -275,7 +276,7 @@ def test_open_soft_thresholds_within_the_limits_give_rows_where_there_is_no_nois
     sums = soft_thresholds(lab, job, lambda x: number(lab.point(job, "va", x)))
     found, alone = read_alone(sums, patients("va"))
     assert found == alone > 3
-    assert lab.holders["va"].guard.answers[job.digest] == 64  # type: ignore[attr-defined]
+    assert lab.holders["va"].guard.history.answers[job.digest] == 64  # type: ignore[attr-defined]
 
 
 def test_open_under_masks_the_same_gives_rows_but_not_whose(tmp_path: Path) -> None:
@@ -318,7 +319,7 @@ def test_a6_a_refusal_carries_no_number_of_the_rows(tmp_path: Path, caplog: pyte
     for site in SITES:
         said = wide.point(job, site, x, "value", "gradient")
         assert (said.kind, said.head["why"]) == ("failed", "a query failed; the log of the site says why")
-        assert wide.holders[site].guard.answers[job.digest] == 1  # type: ignore[attr-defined]
+        assert wide.holders[site].guard.history.answers[job.digest] == 1  # type: ignore[attr-defined]
     assert "does not fit the range" in caplog.text
 
 
@@ -336,7 +337,7 @@ def test_a7_every_noisy_message_counts_for_the_holder(tmp_path: Path) -> None:
     results = deploy(e, lab.carrier, tmp_path / "run", progress=False, say=lambda line: None)
     told = epsilon({8.0: 30}, 1e-5)
     assert results.rows[-1]["epsilon"] == pytest.approx(told)
-    lines = lab.holders["va"].guard.audit.read().lines  # type: ignore[attr-defined]
+    lines = lab.holders["va"].guard.history.audit.read().lines  # type: ignore[attr-defined]
     assert noises(lines) == {8.0: 30}
     strict = {"limits": {"rows": 10}, "require": {"privacy": PRIVATE | {"epsilon": told * 0.99}}}
     again = Lab.__new__(Lab)
@@ -509,7 +510,7 @@ def test_b9_the_same_model_again_is_answered_with_the_same_bytes_and_not_counted
     plain.tell(job)
     told = [plain.point(job, "va", np.zeros(D)) for _ in range(5)]
     assert all(letter == told[0] for letter in told)
-    assert plain.holders["va"].guard.answers[job.digest] == 1  # type: ignore[attr-defined]
+    assert plain.holders["va"].guard.history.answers[job.digest] == 1  # type: ignore[attr-defined]
 
 
 def test_b10_a_nonce_that_was_used_before_gives_the_same_job_and_pads(tmp_path: Path) -> None:
@@ -617,4 +618,4 @@ def test_large_local_steps_do_not_carry_a_site_past_limits_norm(
     assert "a local model has a larger norm than limits.norm = 100" in caplog.text
     guard = lab.holders["va"].guard
     assert isinstance(guard, SiteGuard)
-    assert guard.failures == 1
+    assert guard.history.failures == 1

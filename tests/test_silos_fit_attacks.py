@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from proxfed.errors import InputError, RunError
+from proxfed.fit.dominance import dominance
 from proxfed.fit.here import Here
 from proxfed.fit.inference.subject import Subject
 from proxfed.fit.inference.survival import WIDE, even_steps
 from proxfed.fit.oracle import Question
 from proxfed.fit.own_rows import OwnRows
-from proxfed.fit.own_sums import dominance
 from proxfed.fit.settings import read_settings
 from proxfed.silos.coordinator.elsewhere import Elsewhere, Kept
 from proxfed.silos.coordinator.fit_agreement import agree_on_fit, announce
@@ -33,7 +33,7 @@ from proxfed.silos.protection.site_guard import SiteGuard
 from proxfed.silos.site.config import Data, Limits, Site
 from proxfed.silos.site.site_fit import SiteFit
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.fit_job import (
+from proxfed.silos.wire.fit_questions import (
     PLAIN,
     Bootstrap,
     Counts,
@@ -314,7 +314,7 @@ def preferred(there: Elsewhere) -> list[int]:
 def own(h: Hospitals, job: Job) -> OwnRows:
     run = h.holders["oslo"]._runs[job.digest]
     assert isinstance(run, SiteFit)
-    return run.own
+    return run.rows.own
 
 
 FAILED = "a query failed; the log of the site says why"
@@ -497,11 +497,11 @@ def test_d21_every_question_counts_and_is_in_the_audit_file(tmp_path: Path) -> N
         "intercept": lambda: there.adding_intercepts().intercept(x),
         "histogram": lambda: there.histogram(torch.zeros(5, there.d, dtype=torch.float64)),
     }.items():
-        before = guard.answers[there.job.digest]
+        before = guard.history.answers[there.job.digest]
         ask()
-        (*_, line) = guard.audit.read().lines
+        (*_, line) = guard.history.audit.read().lines
         assert line["what"] == f"query {what}"
-        assert guard.answers[there.job.digest] - before == (5 if what == "histogram" else 1)
-    h.write({**SOME, "limits": SOME["limits"] | {"answers": guard.answers[there.job.digest]}})
+        assert guard.history.answers[there.job.digest] - before == (5 if what == "histogram" else 1)
+    h.write({**SOME, "limits": SOME["limits"] | {"answers": guard.history.answers[there.job.digest]}})
     h.start()
     assert "limits.answers" in refused(h, write(there.job.digest, "size", Counts(torch.ones(2).double())))

@@ -18,9 +18,9 @@ from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.silos.coordinator import deploy as deploying
 from proxfed.silos.coordinator.deploy import deploy
 from proxfed.silos.protection.keyring import SiteKey, fingerprint
-from proxfed.silos.protection.site_guard import holder
 from proxfed.silos.site import holder as holding
 from proxfed.silos.site.config import read_site
+from proxfed.silos.site.from_config import holder
 from proxfed.silos.wire import job as jobs
 from proxfed.silos.wire.carrier import Direct
 

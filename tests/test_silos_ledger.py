@@ -74,10 +74,10 @@ def test_a_line_whose_write_failed_halfway_counts_and_the_site_goes_on(
 
     monkeypatch.setattr(audits, "replace", full)
     with pytest.raises(RunError):
-        guard.note("", "a remark")
+        guard.history.note("", "a remark")
     monkeypatch.setattr(audits, "replace", real)
-    guard.note("", "another")
-    assert Signed.read(guard.head()).head == Head.of(guard.audit.read().lines)
+    guard.history.note("", "another")
+    assert Signed.read(guard.head()).head == Head.of(guard.history.audit.read().lines)
     assert guard.head() == SiteGuard(site(tmp_path, "lyon")).head()
 
 

@@ -23,7 +23,8 @@ from proxfed.silos.coordinator.deploy import deploy
 from proxfed.silos.coordinator.remote import Remote
 from proxfed.silos.protection.keyring import SiteKey, fingerprint
 from proxfed.silos.protection.masks import rounding
-from proxfed.silos.protection.site_guard import SiteGuard, holder
+from proxfed.silos.protection.site_guard import SiteGuard
+from proxfed.silos.site.from_config import holder
 from proxfed.silos.site.store import Store
 from proxfed.silos.wire.carrier import Direct
 from proxfed.silos.wire.message import LEAF, Letter

@@ -14,9 +14,9 @@ from proxfed.harness.build import build_study
 from proxfed.harness.compare import compare
 from proxfed.harness.experiment import parse
 from proxfed.silos.coordinator.deploy import deploy
-from proxfed.silos.protection.site_guard import SiteFiles, holder
 from proxfed.silos.site import holder as holding
 from proxfed.silos.site.config import read_site
+from proxfed.silos.site.from_config import SiteFiles, holder
 from proxfed.silos.wire.carrier import Direct
 from proxfed.silos.wire.message import Letter
 from proxfed.tables import load_tables, read_schema

@@ -28,8 +28,8 @@ from proxfed.silos.carriers.desk import Desk
 from proxfed.silos.carriers.loopback import Loopback
 from proxfed.silos.coordinator.deploy import deploy
 from proxfed.silos.protection.keyring import SiteKey, fingerprint
-from proxfed.silos.protection.site_guard import holder
 from proxfed.silos.site.config import read_site
+from proxfed.silos.site.from_config import holder
 from proxfed.silos.wire.carrier import Direct
 
 HERE = Path(__file__).parent

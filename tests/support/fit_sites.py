@@ -12,8 +12,8 @@ import tomli_w
 
 from proxfed.files import replace
 from proxfed.silos.protection.keyring import SiteKey, fingerprint
-from proxfed.silos.protection.site_guard import holder
 from proxfed.silos.site.config import read_site
+from proxfed.silos.site.from_config import holder
 from proxfed.silos.site.holder import Holder
 
 SITES = ("lyon", "oslo", "turin")

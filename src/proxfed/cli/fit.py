@@ -11,22 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from proxfed.cli.between import Connection, KitOption, LoopbackOption, SitesOption, SuperlinkOption, connected
 from proxfed.cli.common import DataOption, Format, FormatOption
+from proxfed.cli.print_fit import print_fitted
 from proxfed.cli.silo import CarrierName
 from proxfed.errors import InputError, require
 from proxfed.report.progress import Step, showing
-from proxfed.report.summary import plain_table
 from proxfed.report.terminal import err, out, say
 
 if TYPE_CHECKING:
     from proxfed.fit.shown import Shown
     from proxfed.silos.coordinator.fitted import FittedBetween
-
-SHOWN = 20
-"""The most coefficients that are printed."""
 
 
 def fit(
@@ -140,8 +136,8 @@ def fit(
         "site_intercepts": site_intercepts,
         "alone": alone,
     }
-    from proxfed.fit.consortium import FILES
     from proxfed.fit.consortium import fit as fit_tables
+    from proxfed.fit.save import FILES
 
     given = {key: value for key, value in given.items() if value is not None}
     if epsilon is not None:
@@ -185,7 +181,7 @@ def _between(
     file: Path, to: Connection, place: Path | None, force: bool, resume: bool, data: str | None, given: dict[str, Any]
 ) -> FittedBetween:
     """A fit of tables at sites. Until the model exists, its checkpoints are beside it."""
-    from proxfed.fit.consortium import settings_for
+    from proxfed.fit.settings import settings_for
     from proxfed.silos.carriers.loopback_sites import make_table_sites
     from proxfed.silos.coordinator.fit import finish, fit_between
     from proxfed.silos.coordinator.fit_agreement import FitAgreement
@@ -241,7 +237,7 @@ def _compare(file: Path, data: str | None, given: dict[str, Any], fitted: Shown,
 def _reserved(place: Path | None, force: bool) -> Iterator[None]:
     """Locks the folder against other fits; removes it afterwards if it is empty."""
     from proxfed.files import locked
-    from proxfed.fit.consortium import FILES
+    from proxfed.fit.save import FILES
 
     if place is None:
         yield
@@ -285,75 +281,3 @@ def _showing() -> Iterator[Callable[[str, int, int], None]]:
     """Yields a callback of progress: (current task, amount done, total; 0: not known)."""
     with showing(stays=False) as show:
         yield lambda what, done, total: show(Step(what, done, total or None, "" if total else "rounds"))
-
-
-# ---- printed output ------------------------------------------------------------------------------------------------
-
-
-def print_fitted(fitted: Shown) -> None:
-    """Coefficients, measures, costs."""
-    from proxfed.fit.judge import ALL
-    from proxfed.fit.overview import contrast, main_measure, sent_cells, sentences
-
-    model = fitted.model
-    for line in sentences(fitted):
-        say(line)
-    out.print()
-    several = len(model.outputs) > 1
-    table = plain_table("feature", *(["class"] if several else []), "prepared scale", "in its own units")
-    rows = [(output, *row) for k, output in enumerate(model.outputs) for row in model.largest(k)]
-    for output, name, one, other in sorted(rows, key=lambda row: -abs(row[2]))[:SHOWN]:
-        table.add_row(*map(Text, (name, *([output] if several else []), f"{one:+.4f}", f"{other:+.4g}")))
-    out.print(table)
-    if len(rows) > SHOWN:
-        say(f"... and {len(rows) - SHOWN} more in coefficients.csv")
-    _print_intervals(fitted)
-    out.print()
-    measure = main_measure(fitted)
-    table = plain_table(measure.replace("_", " "), "federated", "", *(["alone", ""] if fitted.alone else []))
-    for name, row in fitted.federated.items():
-        own = fitted.alone.get(name) if name != ALL else None  # scores of different models are not comparable
-        cells = [
-            *_interval(row.get(measure)),
-            *([] if not fitted.alone else _interval(own[measure]) if own else ["-", ""]),
-        ]
-        table.add_row(Text(name), *cells)
-    out.print(table)
-    say(f"Evaluated on {model.held_out}; with {fitted.intervals}.")
-    if said := contrast(fitted):
-        say(said)
-    out.print()
-    head, rows_sent = sent_cells(fitted)
-    table = plain_table(*head)
-    for cells in rows_sent:
-        table.add_row(*cells)
-    out.print(table)
-    for note in model.notes:
-        say(f"note: {note}")
-    if model.signatures:
-        say(f"Signed by {', '.join(model.signatures)}.")
-
-
-def _print_intervals(fitted: Shown) -> None:
-    from proxfed.fit.inference.of_fit import reason_for_none
-
-    out.print()
-    if reason := reason_for_none(fitted):
-        say(reason)
-        return
-    found = fitted.inference
-    head, lines = found.cells(short=True)
-    order = sorted(range(len(lines)), key=lambda k: found.coefficients[k].p)[:SHOWN]
-    table = plain_table(found.method, *head[1:])
-    for k in order:
-        table.add_row(*map(Text, lines[k]))
-    out.print(table)
-    if len(lines) > SHOWN:
-        say(f"... and {len(lines) - SHOWN} more in the report")
-
-
-def _interval(m: Any) -> list[str]:
-    if m is None:
-        return ["-", ""]
-    number = f"{m.value:.3f}" if m.value == m.value else "-"
-    return [number, f"{m.low:.3f} to {m.high:.3f}" if m.low == m.low else ""]

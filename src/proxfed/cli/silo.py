@@ -44,8 +44,8 @@ def silo(
     from proxfed.files import locked
     from proxfed.silos.carriers.resident import serving
     from proxfed.silos.carriers.supervise import Kept
-    from proxfed.silos.protection.site_guard import holder
     from proxfed.silos.site.config import read_site
+    from proxfed.silos.site.from_config import holder
 
     os.umask(0o077)  # states and logs contain information on rows: only for this user
     logging.basicConfig(format="%(asctime)s %(message)s")

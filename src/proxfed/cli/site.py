@@ -102,7 +102,7 @@ def explain(
 def _explained(site: Site, job: str) -> Explained:
     """For an experiment, or for a schema of tables to fit, which has columns."""
     from proxfed.cli.deploy import read_experiment
-    from proxfed.fit.consortium import settings_for
+    from proxfed.fit.settings import settings_for
     from proxfed.registry import read_toml
     from proxfed.silos.protection.explain import explain as explained
     from proxfed.silos.protection.explain import explain_fit

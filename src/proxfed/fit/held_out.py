@@ -9,8 +9,8 @@ from torch import Tensor
 
 from proxfed.fit.here import Here
 from proxfed.fit.oracle import Part
+from proxfed.fit.own_profile import FURTHEST
 from proxfed.fit.own_rows import OwnRows, dense
-from proxfed.fit.own_sums import FURTHEST
 
 
 def held_out_scores(here: Here, models: Tensor | Sequence[Tensor]) -> np.ndarray:

@@ -27,9 +27,11 @@ from proxfed.fit.oracle import (
     gram_bytes,
     question_bytes,
 )
+from proxfed.fit.own_grams import grams
+from proxfed.fit.own_profile import FURTHEST, check_one_score, own_intercept
 from proxfed.fit.own_random import RandomSums, random_intercept, random_sums
 from proxfed.fit.own_rows import OwnRows, dense, rows_apart
-from proxfed.fit.own_sums import FURTHEST, answer, check_one_score, grams, own_intercept
+from proxfed.fit.own_sums import answer
 
 HESSIAN = 2000
 """Coordinates that a Hessian has at most, where nobody has to hide anything: 16 MB of each organisation."""

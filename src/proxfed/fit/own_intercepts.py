@@ -1,7 +1,7 @@
 """An intercept for every organisation, in fits with a penalty: it is solved for at every point, and stays there.
 
-What is sent is the profile of the loss over it (own_sums.py), which is convex where the loss is, so that every solver,
-path and fold works as without intercepts.
+An organisation sends the loss profiled over its intercept (own_profile.py). The profile is convex if the loss is, so
+that every solver, path and fold works as without intercepts.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from proxfed.errors import require
 from proxfed.fit.here import Here
 from proxfed.fit.objective import Objective, Shape
 from proxfed.fit.oracle import ALL, Part
+from proxfed.fit.own_profile import FURTHEST
 from proxfed.fit.own_rows import own_rows
-from proxfed.fit.own_sums import FURTHEST
 from proxfed.problems.linear.linear import Linear
 
 

@@ -6,8 +6,8 @@ logarithm of the marginal likelihood is
 
     min_u { L(x, u) + u^2/(2 t^2) }  +  1/2 log(1 + t^2 h)
 
-The first term is eliminated as an intercept of its own is (own_sums.py), with 1/t^2 more curvature. The second is the
-volume; its gradient needs the third derivative of the loss. Both are sums; u stays.
+The first term is eliminated as an own intercept is (own_profile.py), with 1/t^2 more curvature. The second is the
+volume; its gradient needs the third derivative of the loss. Both are sums; u never leaves the organisation.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from torch import Tensor
 
 from proxfed.errors import require
 from proxfed.fit.oracle import ALL, Question
+from proxfed.fit.own_profile import root
 from proxfed.fit.own_rows import OwnRows
-from proxfed.fit.own_sums import answer, root
+from proxfed.fit.own_sums import answer
 from proxfed.problems.losses import Logistic, Loss, Poisson, Squared
 
 RANDOM = ("squared", "logistic", "poisson")

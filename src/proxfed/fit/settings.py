@@ -127,6 +127,17 @@ def solver_of(settings: Settings, tolerance: float, **more: Any) -> Solver:
     return Solver(tolerance, compressor, settings.rounds, settings.seed, **more)
 
 
+def settings_for(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
+    """The settings of a schema's [model]; those in `given` take precedence."""
+    besides = "cv" if given.get("weight") is not None else "weight" if given.get("cv") is not None else ""
+    return read_settings({key: value for key, value in base.items() if key != besides} | dict(given))
+
+
+def given_weight(asked: Settings) -> float | None:
+    """The weight of the penalty if it is given; 0 without a penalty; None if it is to be chosen."""
+    return 0.0 if asked.penalty in ("zero", {"name": "zero"}) else asked.weight
+
+
 def loss_of(settings: Settings, target: Target) -> Loss:
     """The loss that is named, or the usual one of this target; refused where the target is of another kind."""
     default = DEFAULT.get(target.kind, "logistic" if len(target.names) == 2 else "cross_entropy")

@@ -21,20 +21,17 @@ from proxfed.fit.inference.heterogeneity import META, OwnEstimate
 from proxfed.fit.inference.survival import RISKS
 from proxfed.fit.judge import Judgement, Measured
 from proxfed.fit.oracle import Gram, Question, Size, Sums, Traffic
-from proxfed.fit.own_sums import check_one_score
+from proxfed.fit.own_profile import check_one_score
 from proxfed.fit.settings import Settings
 from proxfed.problems.losses import Logistic, Loss
 from proxfed.silos.protection.masks import add_up_wide
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.fit_job import (
-    BINS,
+from proxfed.silos.wire.fit_answers import BINS, unflat_grams, unflat_sums, whole
+from proxfed.silos.wire.fit_job import read_fit
+from proxfed.silos.wire.fit_questions import (
     FORM,
     Bootstrap,
     Counts,
-    read_fit,
-    unflat_grams,
-    unflat_sums,
-    whole,
     write,
     write_alone,
     write_models,

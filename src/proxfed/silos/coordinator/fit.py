@@ -18,17 +18,18 @@ import torch
 
 from proxfed.errors import InputError, ProxfedError, require
 from proxfed.files import private_folder
-from proxfed.fit.consortium import Watch, baseline_of, given_weight, model_of, settings_for
 from proxfed.fit.costs import CHOICE, FINAL, INTERVALS, MEASURES, SUMMARIES, costs
 from proxfed.fit.cross_validate import check_folds, choose
+from proxfed.fit.final_model import baseline_of, model_of
 from proxfed.fit.inference.of_fit import intervals_of
 from proxfed.fit.inference.result import Inference
 from proxfed.fit.inference.subject import Subject
 from proxfed.fit.model_file import Model, Signature
 from proxfed.fit.objective import Objective, Quadratics, Shape
 from proxfed.fit.oracle import Traffic
-from proxfed.fit.settings import Settings, by_label, solver_of
+from proxfed.fit.settings import Settings, by_label, given_weight, settings_for, solver_of
 from proxfed.fit.solve import Fit
+from proxfed.fit.steps import Watch
 from proxfed.fit.validation import Validation
 from proxfed.problems.linear.linear import Linear
 from proxfed.problems.losses import Logistic, Loss
@@ -42,7 +43,7 @@ from proxfed.silos.protection.signatures import signed_by
 from proxfed.silos.site.fit_problem import problem_of_job
 from proxfed.silos.wire.carrier import Carrier
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.fit_job import check_draws
+from proxfed.silos.wire.fit_questions import check_draws
 from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Letter
 from proxfed.tables.holdings import Holdings

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from proxfed.errors import InputError
-from proxfed.fit.consortium import save
 from proxfed.fit.cross_validate import CrossValidation
 from proxfed.fit.inference.result import Inference
 from proxfed.fit.judge import Judgement
 from proxfed.fit.metrics import Bin
 from proxfed.fit.model_file import Model, Sent
+from proxfed.fit.save import save
 from proxfed.fit.settings import Settings
 from proxfed.fit.solve import Fit
 from proxfed.fit.validation import Validation

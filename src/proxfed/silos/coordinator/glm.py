@@ -9,11 +9,11 @@ from typing import Any
 
 from proxfed.errors import InputError, require
 from proxfed.files import private_folder
-from proxfed.fit.consortium import settings_for
 from proxfed.fit.inference.infer import check, inferred
 from proxfed.fit.inference.reported import Errors
 from proxfed.fit.inference.result import Inference
 from proxfed.fit.inference.subject import KNOWN, Subject
+from proxfed.fit.settings import settings_for
 from proxfed.silos.coordinator.elsewhere import Elsewhere, Kept
 from proxfed.silos.coordinator.fit import MASKED
 from proxfed.silos.coordinator.fit_agreement import FitAgreement, agree_on_fit, announce

@@ -13,7 +13,7 @@ from proxfed.fit.metrics import Bin, NetBenefit, decision_curve
 from proxfed.fit.settings import Settings
 from proxfed.problems.losses import Logistic
 from proxfed.silos.coordinator.elsewhere import Elsewhere
-from proxfed.silos.wire.fit_job import Bootstrap
+from proxfed.silos.wire.fit_questions import Bootstrap
 
 
 def judged_between(

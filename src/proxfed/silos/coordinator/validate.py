@@ -24,7 +24,8 @@ from proxfed.silos.coordinator.judged import area, calibration
 from proxfed.silos.protection.signatures import signed_by
 from proxfed.silos.wire.carrier import Carrier
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.fit_job import Bootstrap, FitTable, check_draws
+from proxfed.silos.wire.fit_job import FitTable
+from proxfed.silos.wire.fit_questions import Bootstrap, check_draws
 
 log = logging.getLogger(__name__)
 

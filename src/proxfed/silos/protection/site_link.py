@@ -1,6 +1,6 @@
 """How a site hides its messages in one run: seals for neighbours, masks and noise for what goes to the server.
 
-What it refuses is in policy.py; what left before is remembered by the site's guard (site_guard.py).
+What it refuses is in policy.py; history.py remembers what left before.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class SiteLink(Link):
 
     def _known_partners(self) -> None:
         """Pinned keys must be those; of others, the first one that was seen."""
-        seen = self.guard.keys
+        seen = self.guard.history.keys
         for partner, public in self.keyring.partners.items():
             shown, pinned = fingerprint(public), self.guard.site.partners.get(partner)
             if pinned is not None and shown != pinned:
@@ -85,7 +85,7 @@ class SiteLink(Link):
                     f"right, write it under [partners] of site.toml"
                 )
             if pinned is None and partner not in seen:
-                self.guard.note("", f"first key of {partner}", run=self.job.digest, partner=partner, key=shown)
+                self.guard.history.note("", f"first key of {partner}", run=self.job.digest, partner=partner, key=shown)
                 _log.warning("%s has the key %s, which is not under [partners] of site.toml", partner, shown)
 
     # ---- to neighbours -------------------------------------------------------------------------------------------
@@ -167,12 +167,12 @@ class SiteLink(Link):
         here, cohort = self._round(t, shares.among), sorted(question.words("cohort"))
         survivors = sorted(question.words("survivors"))
         run = self.job.digest
-        lines = self.guard.sums.get((run, "round", t), [])
+        lines = self.guard.history.sums.get((run, "round", t), [])
         if not any((line["cohort"], line.get("among")) == (cohort, list(here.among)) for line in lines):
             raise Refused(f"round {t} was not answered here for the sum of these sites")
-        policy.check_survivors(self.guard.site, t, cohort, survivors, self.guard.survivors.get((run, t)))
+        policy.check_survivors(self.guard.site, t, cohort, survivors, self.guard.history.survivors.get((run, t)))
         told = recovery.tell(here, survivors, self._boxes(here, shares, cohort))
-        self.guard.beside |= {"survivors": survivors, "cohort": cohort}
+        self.guard.history.beside |= {"survivors": survivors, "cohort": cohort}
         return {"of_sites": list(told), "shares": [share.hex() for share in told.values()]}, b""
 
     def told(self, rows: tuple[Tensor, ...], p: Tensor, question: Letter) -> tuple[Tensor, ...]:
@@ -193,10 +193,10 @@ class SiteLink(Link):
         of, site = Sum("query", question.round, list(self.job.sites), question.digest.encode()), self.guard.site
         content, bits = _digest(values), self.protection.fraction_bits
         policy.check_sum(site, of.cohort)
-        for line in self.guard.sums.get((self.job.digest, of.kind, of.t), ()):
+        for line in self.guard.history.sums.get((self.job.digest, of.kind, of.t), ()):
             if line["asked"] == of.asked:
                 policy.check_same_content(site, of.t, line["content"] == content)
-        self.guard.beside |= {"cohort": sorted(of.cohort), "asked": of.asked, "content": content}
+        self.guard.history.beside |= {"cohort": sorted(of.cohort), "asked": of.asked, "content": content}
         words = hide_wide(values.numpy(), self.keyring, of.cohort, of.t, of.broadcast, bits)
         return torch.from_numpy(words.view(np.int64))
 
@@ -213,9 +213,9 @@ class SiteLink(Link):
         """With the messages of so many clients that are to leave, epsilon must stay within the site's budget."""
         budget = self.guard.site.require.privacy
         if budget is not None:
-            releases = noises(self.guard.noisy.values()) + Counter({privacy.noise: messages})
+            releases = noises(self.guard.history.noisy.values()) + Counter({privacy.noise: messages})
             policy.check_epsilon(self.guard.site, epsilon(releases, budget.delta))
-        self.guard.beside |= {"noise": privacy.noise, "delta": privacy.delta, "messages": messages}
+        self.guard.history.beside |= {"noise": privacy.noise, "delta": privacy.delta, "messages": messages}
 
     def normal(self, secret: np.ndarray, question: Letter, noise: float) -> np.ndarray:
         budget = self.guard.site.require.privacy
@@ -242,7 +242,7 @@ class SiteLink(Link):
     # ---- masks ---------------------------------------------------------------------------------------------------
 
     def _same_cohort(self, of: Sum) -> None:
-        for (run, kind, t), lines in self.guard.sums.items():
+        for (run, kind, t), lines in self.guard.history.sums.items():
             if (run, kind) == (self.job.digest, "round") and t != of.t:
                 policy.check_same_cohort(self.guard.site, lines[-1]["cohort"], sorted(of.cohort))
                 return  # all of them are the same
@@ -258,12 +258,12 @@ class SiteLink(Link):
         policy.check_sum(site, of.cohort)
         if of.kind == "round" and site.require.same_cohort:
             self._same_cohort(of)
-        for line in self.guard.sums.get((self.job.digest, of.kind, of.t), ()):
+        for line in self.guard.history.sums.get((self.job.digest, of.kind, of.t), ()):
             if of.kind == "round":
                 policy.check_same_sum(site, of.t, line["cohort"], sorted(of.cohort))
             if line["asked"] == of.asked:
                 policy.check_same_content(site, of.t, line["content"] == content)
-        self.guard.beside |= {"cohort": sorted(of.cohort), "asked": of.asked, "content": content}
+        self.guard.history.beside |= {"cohort": sorted(of.cohort), "asked": of.asked, "content": content}
         words = self._words(torch.cat(weighted).numpy(), of, content) + self._pads(of, len(torch.cat(weighted)))
         return [row[None] for row in torch.from_numpy(words.view(np.int64)).split([len(w) for w in weighted])]
 
@@ -287,10 +287,10 @@ class SiteLink(Link):
         if of.shares is None:
             raise Refused(f"round {of.t}: the shares of the others are missing")
         here = self._round(of.t, of.shares.among)
-        for line in self.guard.sums.get((self.job.digest, "round", of.t), ()):
+        for line in self.guard.history.sums.get((self.job.digest, "round", of.t), ()):
             if line.get("among") != list(here.among):
                 raise Refused(f"round {of.t} was answered before, with shares between other sites")
-        self.guard.beside |= {"among": list(here.among)}
+        self.guard.history.beside |= {"among": list(here.among)}
         if self.name not in of.cohort or len({*of.cohort}) != len(of.cohort) or not {*of.cohort} <= {*here.among}:
             raise Refused(f"round {of.t}: its cohort is not among those who have dealt shares")
         publics = {name: box.public for name, box in self._boxes(here, of.shares, of.cohort).items()}
