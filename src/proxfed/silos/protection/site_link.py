@@ -180,7 +180,7 @@ class SiteLink(Link):
         if not self.protection.secure_aggregation or not rows:
             return rows
         flat = [row.reshape(len(row), -1) for row in rows]
-        # With the coordinator's life: after a resume from an earlier round, the same question may be about another state.
+        # With the coordinator's life: one that resumes from an earlier round may ask the same of another state.
         asked = f"{question.digest} {question.life}".encode()
         masked = self._masked(flat, p, Sum("query", question.round, list(self.job.sites), asked))
         return tuple(word.view(1, *row.shape[1:]) for word, row in zip(masked, rows, strict=True))
