@@ -1,8 +1,7 @@
 """A peer's half of an algorithm without a server, for a framework that carries bytes between neighbours.
 
-Rounds run in one thread. At every `mix` the message goes to `exchange`, which sends it to the peers that receive from
-this one and returns its neighbours' messages. These are only checked against the peer's own message: same shape, finite
-numbers.
+Rounds run in one thread. At every `mix` the message goes to `exchange`, which sends it to the receivers of this peer
+and returns its neighbours' messages. They must have the shape of the peer's own message and finite numbers.
 """
 
 from __future__ import annotations
