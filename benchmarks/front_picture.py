@@ -4,7 +4,7 @@
 
 Left: sparse logistic regression over 30 clients with heterogeneous data (the demo's problem with fewer samples). Every
 method runs with full gradients and the step 1/L or the demo's; bytes are those of all clients, both ways. Right: the
-model that `proxfed fit` chooses for the four clinics of examples/tables, in standard deviations.
+model that `proxfed fit` chooses for the four clinics of examples/tables, on the prepared scale.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main() -> None:
     right.axvline(0, color="black", lw=0.8)
     total = len(fitted.design.preparation.names)
     right.set_title(f"{len(kept)} of {total} coefficients, four clinics", fontsize=9)
-    right.set_xlabel("coefficient per standard deviation")
+    right.set_xlabel("coefficient (prepared scale)")
     figure.tight_layout()
     figure.savefig(ROOT / "docs" / "assets" / "front.svg", metadata={"Date": None})
 
