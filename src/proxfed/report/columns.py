@@ -242,7 +242,7 @@ def parse(name: str, text: str) -> Any:
 
 
 def axis_value(row: Row, axis: str, clients: int | None = None) -> float | None:
-    """A row's position on an axis: 'steps' are gradients per client, 'bytes' are both directions, else a column."""
+    """A row's position on an axis: 'steps' are gradients per client, 'bytes' are all on the network, else a column."""
     if axis == "steps":
         return None if clients is None or row.get("gradients") is None else row["gradients"] / clients
     if axis == "bytes":
@@ -258,7 +258,7 @@ def number(row: Row, name: str) -> float | None:
 
 
 def with_total(row: Row) -> dict[str, Any]:
-    """The row with `bytes_total`: all bytes on the network in both directions, None if they were not counted."""
+    """The row with `bytes_total`: all bytes on the network, None if they were not counted."""
     return {**row, "bytes_total": axis_value(row, "bytes")}
 
 

@@ -1,9 +1,9 @@
 """An entropy coder for bytes: an asymmetric numeral system (rANS), with many interleaved coders.
 
-A coder is one whole number x in 2^16 .. 2^32 - 1 (Duda 2013). To write a symbol of frequency f in 2^15, x becomes (x //
-f) 2^15 + x % f + (the cumulative frequency); if x would overflow, 16 bits of x are sent first. Reading is the inverse.
-Coder j of L has the symbols j, j + L, j + 2L, ..., so that NumPy runs all L at once (Giesen 2014). All arithmetic is in
-whole numbers: the same bits everywhere.
+A coder is one whole number x in 2^16 .. 2^32 - 1 (Duda 2013). A symbol of frequency f in 2^15 is written as the new x =
+(x // f) 2^15 + x % f + (the cumulative frequency); if x would overflow, 16 bits of x are sent first. Reading is the
+inverse. Coder j of L has the symbols j, j + L, j + 2L, ..., so that NumPy runs all L at once (Giesen 2014). All
+arithmetic is in whole numbers: the same bits everywhere.
 
 A coder may start at any x, so two bytes of the payload serve as its start. This lowers its overhead from three bytes to
 about one.

@@ -1,7 +1,7 @@
 """A short message as one large number: an asymmetric numeral system (Duda 2009) without limits.
 
 The bits of a plane are drawn from an urn, which starts with the shares of ones and zeros in the previous plane and
-learns from every bit. So there are no counts and no table to send, and the length is the entropy under these
+learns from every bit. So there are no counts and no table to send, and messages have the ideal length for these
 probabilities, rounded up to bytes. The number is read from its lowest digit, so the first symbol to read is written
 last. Every number is the code of exactly one message: reading must end at 0, and the last byte is not 0.
 """

@@ -234,7 +234,7 @@ class Coordinator:
             return answers
         sizes = {site: _norm(self.message(site, a, len(ids[site]))) for site, a in answers.items() if site in ids}
         finite = [size for size in sizes.values() if isfinite(size)]
-        if not finite:  # not a single faulty site: the run diverges
+        if not finite:  # the run diverges, and no site is at fault
             return answers
         most = FAR * max(1.0, median(finite)) if len(sizes) > 2 else inf
         bad = [site for site, size in sizes.items() if not size <= most]

@@ -105,7 +105,7 @@ class Wanted(NamedTuple):
     what: str
     """sum: values and gradients; hessian; gram; count"""
     factors: list[float] | None = None
-    """The factor of the weights of each class's rows."""
+    """The weight factor of each class's rows."""
     masked: bool = True
 
 
