@@ -28,7 +28,7 @@ class Reader:
         return body
 
     def floats(self, count: int, dtype: torch.dtype) -> Tensor:
-        """So many numbers."""
+        """Read `count` numbers."""
         return torch.from_numpy(self.take(count * dtype.itemsize).copy()).view(dtype)
 
     def sizes(self, count: int, dtype: torch.dtype) -> Tensor:
@@ -38,13 +38,13 @@ class Reader:
         return numbers
 
     def packed(self, count: int) -> Bytes:
-        """The bytes of so many bits; padding bits must be 0."""
+        """Read the bytes of `count` bits; padding bits must be 0."""
         body = self.take(-(-count // 8))
         check(count % 8 == 0 or not int(body[-1]) & (0xFF >> count % 8), "the bits that fill up a byte are not 0")
         return body
 
     def bits(self, count: int) -> np.ndarray:
-        """So many bits, as 0 and 1."""
+        """Read `count` bits, as 0 and 1."""
         return np.unpackbits(self.packed(count), count=count)
 
 

@@ -36,7 +36,7 @@ def width(largest: int) -> int:
 
 
 def whole_bytes(bits: Any) -> Any:
-    """Bytes that hold so many bits; a number or an array."""
+    """The number of bytes for these bits; a number or an array."""
     return -(-bits // 8)
 
 
@@ -70,7 +70,7 @@ def write(values: np.ndarray, width: int) -> bytes:
 
 
 def read(message: Reader, count: int, width: int) -> np.ndarray:
-    """So many numbers below 2^width."""
+    """Read `count` numbers below 2^width."""
     r = int(message.take(1)[0])
     if r == FIXED:
         values = unpack(message, count, width)
@@ -188,7 +188,7 @@ def pack(values: np.ndarray, width: int) -> bytes:
 
 
 def unpack(message: Reader, count: int, width: int) -> np.ndarray:
-    """So many numbers of `width` bits."""
+    """Read `count` numbers of `width` bits."""
     body = message.packed(count * width)
     return _append(np.zeros(count, np.int64), body, width)
 
@@ -225,7 +225,7 @@ def pack_flags(flags: np.ndarray) -> bytes:
 
 
 def unpack_flags(message: Reader, count: int) -> np.ndarray:
-    """So many booleans."""
+    """Read `count` booleans."""
     return message.bits(count).view(bool)
 
 

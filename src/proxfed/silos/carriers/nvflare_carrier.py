@@ -50,7 +50,7 @@ class AtSite:
 
     @collab.publish
     def ask(self, question: bytes) -> bytes:
-        """The first piece of the answer, or nothing if it is not ready; an empty question polls for the last one."""
+        """The first piece of the answer, or nothing if it is not ready; an empty question polls for it again."""
         if question:
             self.work = self.asking.submit(ask_here, question)
         return self.piece(0) if wait([self.work], AT_IT).done else b""
