@@ -1,1 +1,1 @@
-"""Doors to other tools, each an optional extra."""
+"""Adapters to other tools, each an optional extra."""

@@ -1,7 +1,7 @@
-"""Rows of a run in TensorBoard, MLflow or Weights & Biases: hooks, each with one of their runs per algorithm and seed.
+"""Hooks that log a run's rows to TensorBoard, MLflow or Weights & Biases, as one tracker run per algorithm and seed.
 
 The libraries are extras (pip install 'proxfed[tensorboard]', '[mlflow]', '[wandb]') and are imported when a run begins.
-A resumed run continues theirs, but for Weights & Biases, where it is another one of the same group.
+A resumed run continues the tracker's run, except in Weights & Biases, where it is a new one in the same group.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def _numbers(row: Row) -> dict[str, float]:
 
 
 def _name(about: About) -> str:
-    """Of one algorithm with one seed, among those of its study."""
+    """The name of one algorithm with one seed within its study."""
     return f"{about.case}: {about.label}, seed {about.seed}" if about.case else f"{about.label}, seed {about.seed}"
 
 
 def _settings(about: About) -> dict[str, str]:
-    """Of this algorithm and what all have in common, by dotted keys."""
+    """The settings of this algorithm and the common ones, by dotted keys."""
 
     def flat(table: Any, prefix: str) -> dict[str, str]:
         if not isinstance(table, dict):
@@ -60,7 +60,7 @@ class TensorBoard(Hook):
     """Event files for `tensorboard --logdir FOLDER`."""
 
     folder: str = ""
-    """Where they go; tensorboard/ in the run folder if not given."""
+    """The folder of the event files; tensorboard/ in the run folder if not given."""
 
     def check(self) -> None:
         _library("tensorboard", "tensorboard")
@@ -97,7 +97,7 @@ class MLflow(Hook):
     experiment: str = ""
     """The study's name if not given."""
     uri: str = ""
-    """Of the tracking server; $MLFLOW_TRACKING_URI, or what MLflow takes without one, if not given."""
+    """URI of the tracking server; $MLFLOW_TRACKING_URI, or MLflow's default, if not given."""
 
     def check(self) -> None:
         _library("mlflow", "mlflow")
@@ -116,7 +116,7 @@ class MLflow(Hook):
         else:
             run = client.create_run(where, run_name=_name(about), tags={"proxfed.run": key}).info.run_id
             params = [mlflow.entities.Param(name, value[:500]) for name, value in _settings(about).items()]
-            for k in range(0, len(params), 100):  # as many as it takes at a time
+            for k in range(0, len(params), 100):  # MLflow's limit per call
                 client.log_batch(run, params=params[k : k + 100])
         return _MLflowRun(client, run, mlflow.entities.Metric)
 
@@ -143,13 +143,13 @@ class WandB(Hook):
     """Runs in a project of Weights & Biases, grouped by study."""
 
     project: str = "proxfed"
-    """Of W&B."""
+    """The W&B project."""
     entity: str = ""
     """A user or team; the default one if not given."""
     mode: str = ""
     """'online', 'offline' or 'disabled'; $WANDB_MODE if not given."""
     folder: str = ""
-    """Where it keeps its files; the run folder if not given."""
+    """The folder of W&B's files; the run folder if not given."""
 
     def check(self) -> None:
         _library("wandb", "wandb")

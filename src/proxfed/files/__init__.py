@@ -1,4 +1,4 @@
-"""Files: whole ones, their checksums, locks, append-only logs (log.py) and pairs of slots (slots.py)."""
+"""Files: atomic writes, checksums, locks, append-only logs (log.py) and pairs of slots (slots.py)."""
 
 from proxfed.files.checksums import (
     SHA256,

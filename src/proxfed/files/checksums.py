@@ -1,7 +1,6 @@
-"""Checksums (SHA-256) of what we write for ourselves: of tables under a key, of tensors in their file's metadata.
+"""Checksums (SHA-256) of our own files: of tables under a key, of tensors in their file's metadata.
 
-They tell damage from what was written, not a stranger's work from ours: who can write a file can also write its
-checksum.
+They detect damage, not forgery: anybody who can write a file can also write its checksum.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ SHA256 = "sha256"
 """The key of a checksum."""
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError)
-"""What reading a damaged file of tensors may raise."""
+"""The exceptions that reading a damaged file of tensors may raise."""
 
 
 def checksum(table: Mapping[str, Any]) -> str:
-    """Of a table as JSON has it, whatever the order of its keys."""
+    """The checksum of a table as JSON, independent of the order of its keys."""
     plain = json.loads(json.dumps(table))
     return sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -35,13 +34,13 @@ def with_checksum(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sealed(table: Mapping[str, Any]) -> str:
-    """The text of a table with its checksum, in one pass: it is not empty, and all keys are words, also inside."""
+    """The text of a non-empty table with its checksum, in one pass; all keys, also nested ones, must be strings."""
     text = json.dumps(table, sort_keys=True, separators=(",", ":"))
     return f'{text[:-1]},"{SHA256}":"{sha256(text.encode()).hexdigest()}"}}\n'
 
 
 def checked(table: Any, where: str) -> dict[str, Any]:
-    """The table without its checksum; refused if that is not of this table."""
+    """The table without its checksum; refused if the checksum does not match."""
     good = isinstance(table, dict) and SHA256 in table
     require(good, f"{where} is damaged: it has no checksum")
     rest = {key: value for key, value in table.items() if key != SHA256}
@@ -53,25 +52,25 @@ def checked(table: Any, where: str) -> dict[str, Any]:
 
 
 class Tensors(NamedTuple):
-    """What a file of tensors holds."""
+    """The content of a file of tensors."""
 
     tensors: dict[str, Tensor]
     about: dict[str, str]
     names: list[str]
-    """Of all tensors, also of those that were not read."""
+    """The names of all tensors, including those that were not read."""
     sums: dict[str, str]
     """A checksum of each tensor."""
 
 
 def owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that share no memory, as safetensors asks."""
+    """Copies that share no memory, as safetensors requires."""
     import torch
 
     return {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
 
 
 def tensor_sum(name: str, tensor: Tensor, about: Mapping[str, str]) -> str:
-    """Of its name, type, shape and numbers, and of what is said about the file."""
+    """The checksum of its name, type, shape and numbers, and of the file's description."""
     import torch
 
     head = json.dumps([dict(sorted(about.items())), name, str(tensor.dtype), list(tensor.shape)])
@@ -86,14 +85,14 @@ class TensorFile(NamedTuple):
 
     data: bytes
     tensors: dict[str, Tensor]
-    """What is in it: copies."""
+    """Copies of the file's tensors."""
     sums: dict[str, str]
 
 
 def tensor_file(
     tensors: Mapping[str, Tensor], about: Mapping[str, str], known: Mapping[str, str] | None = None
 ) -> TensorFile:
-    """Of these tensors; `known` are the checksums of those that have not changed."""
+    """The file of these tensors; `known` are the checksums of unchanged ones."""
     from safetensors.torch import save
 
     tensors, known = owned(tensors), known or {}
@@ -103,7 +102,7 @@ def tensor_file(
 
 
 def read_tensors(path: Path, keys: Collection[str], only: Collection[str] | None = None) -> Tensors:
-    """Of a file that says `keys` about itself, all tensors or `only` these; ValueError if a checksum does not fit."""
+    """All tensors, or `only` these, of a file with the metadata `keys`; ValueError if a checksum does not match."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,4 +1,4 @@
-"""Locks of folders and files, between processes: they end with the process that has them, however that ends."""
+"""Locks of folders and files between processes: they end with their process, however it ends."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 from proxfed.errors import InputError, RunError
 
 LOOKS = 5
-"""How often a lock is tried, some milliseconds apart: another process may just be looking whether it is free."""
+"""Attempts to take a lock, some milliseconds apart: another process may just be testing whether it is free."""
 
 TRIES = 100
-"""How often a folder is made that another process removes at the same time, some milliseconds apart."""
+"""Attempts to make a folder that another process removes at the same time, some milliseconds apart."""
 
 NO_LOCKS = "PROXFED_LOCKS"
-"""The environment variable that says 'none' where a file system has no locks."""
+"""The environment variable to set to 'none' if a file system has no locks."""
 
 
 @contextmanager
 def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
-    """Meanwhile no other process has the lock of this folder, which is made if need be; without waiting, False if
-    another one has it now."""
+    """A context that holds the lock of this folder, which is made if necessary; without waiting, gives False if another
+    process holds it."""
     for _ in range(TRIES):
         here = _opened(folder)
         try:
@@ -39,7 +39,7 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
 
 
 def _opened(folder: Path) -> int:
-    """The folder, made if need be. One that cannot be made is refused, not tried for ever."""
+    """Open the folder, made if necessary; refused after so many attempts."""
     for left in reversed(range(TRIES)):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def _opened(folder: Path) -> int:
 
 
 def hold(descriptor: int, path: Path, wait: bool = True) -> bool:
-    """Lock what is open there until it is closed; without waiting, False if another process has it locked."""
+    """Lock an open file or folder until it is closed; without waiting, False if another process has locked it."""
     if os.environ.get(NO_LOCKS) == "none":
         return True
     try:
@@ -80,7 +80,7 @@ def hold(descriptor: int, path: Path, wait: bool = True) -> bool:
 
 
 def is_held(folder: Path) -> bool:
-    """Some process has the lock of this folder."""
+    """Whether a process holds the lock of this folder."""
     try:
         here = os.open(folder, os.O_RDONLY)
     except OSError:  # the folder is gone, and its lock with it
@@ -97,7 +97,7 @@ def is_held(folder: Path) -> bool:
 
 
 def _is_at(folder: Path, descriptor: int) -> bool:
-    """The open folder is the one that has this name now."""
+    """Whether the open folder is the one that has this name now."""
     try:
         return os.path.samestat(folder.stat(), os.fstat(descriptor))
     except FileNotFoundError:

@@ -2,15 +2,15 @@
 
     sum_0 = SHA-256(name)        sum_k = SHA-256(sum_{k-1}, payload of frame k)
 
-The name is the owner's, such as that of a run. So a frame that is changed, left out, repeated, moved, or of another log
-does not fit where it stands; an owner that keeps the last sum elsewhere also notices that the end is missing. A frame
-that a crash left unfinished at the end is torn: it does not count, and is cut off before the next one is written.
+The name is the owner's, such as that of a run. So a frame that is changed, left out, repeated, moved or taken from
+another log does not match; an owner that keeps the last sum elsewhere also detects a missing end. A frame that a crash
+left unfinished at the end is torn: it does not count, and is cut off before the next write.
 
 There are two framings. `Lines` are text, one frame a line, with the sum at its end; `Blocks` are bytes:
 
     size (8 bytes) | payload | sum (32 bytes)
 
-The owner decides what counts: it appends behind an `End` that it knows, and what stands behind that is cut off.
+The owner decides what counts: it appends after a known `End`, and anything after that is cut off.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from proxfed.errors import RunError
 from proxfed.files.whole import flush_folder, writing
 
 Parts = Iterable[Any]
-"""Bytes, one behind the other, that make up a payload."""
+"""The pieces of a payload, in order."""
 
 STEP = 1 << 16
-"""Bytes that are read at a time on the way back to the last line."""
+"""Bytes per read when searching backwards for the last line."""
 
 
 class End(NamedTuple):
-    """Up to where a log counts."""
+    """The position up to which a log counts."""
 
     size: int
     sum: str
-    """Of all frames up to there, in hexadecimal digits."""
+    """The checksum of all frames up to there, in hexadecimal digits."""
 
 
 class Frame(NamedTuple):
-    """Where the payload of a frame begins and stops, and where the log ends with it."""
+    """The begin and end of a frame's payload, and the end of the log after it."""
 
     start: int
     stop: int
     end: End
     fits: bool
-    """It is what was appended behind the frames before it."""
+    """Whether its checksum matches."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Lines:
         yield self.before + total.encode() + self.after + b"\n"
 
     def split(self, data: Any, at: int, most: int) -> tuple[int, int, End] | None:
-        """(begin and end of the payload, where the log ends with it) of the line at this place; None: it is torn."""
+        """(begin, end of the payload, end of the log after it) of the line at this position; None: it is torn."""
         stop = data.find(b"\n", at, most)
         if stop < 0:
             return None
@@ -73,10 +73,10 @@ class Lines:
         return at, payload, End(stop + 1, data[cut : cut + self.digits].decode(errors="replace") if good else "")
 
     def last(self, f: IO[bytes]) -> tuple[bytes, End] | None:
-        """The last line that is whole, whatever its length: its payload, and where the log ends with it."""
+        """The last complete line, of any length: its payload, and the end of the log after it."""
         start = size = f.seek(0, os.SEEK_END)
         tail = b""
-        while start and tail.count(b"\n") < 2:  # the end of the last line, and of the one before it
+        while start and tail.count(b"\n") < 2:  # the ends of the last line and of the one before it
             start = max(0, start - max(STEP, len(tail)))
             f.seek(start)
             tail = f.read(size - start)
@@ -100,7 +100,7 @@ class Blocks:
         yield bytes.fromhex(total)
 
     def split(self, data: Any, at: int, most: int) -> tuple[int, int, End] | None:
-        """The same of the block at this place."""
+        """The same for the block at this position."""
         start = at + 8
         stop = start + int.from_bytes(data[at:start], "little")
         end = stop + self.digits // 2
@@ -111,7 +111,7 @@ BLOCKS = Blocks()
 
 
 class Log:
-    """The log at `path`, of which what is up to `end` counts."""
+    """The log at `path`, which counts up to `end`."""
 
     def __init__(self, path: Path, name: str, framing: Lines | Blocks = BLOCKS, end: End | None = None) -> None:
         self.path, self.framing = path, framing
@@ -125,7 +125,7 @@ class Log:
         return digest.hexdigest()[: self.framing.digits]
 
     def append(self, payloads: Iterable[Parts], flush: bool = True) -> None:
-        """Behind the end; on the disk when this returns, unless it need not be flushed."""
+        """Append after the end; on the disk on return, unless `flush` is False."""
         new = not self.path.exists()
         with writing(self.path.parent), self.path.open("ab") as f:
             self.add(f, payloads, flush)
@@ -133,7 +133,7 @@ class Log:
             flush_folder(self.path.parent)
 
     def add(self, f: IO[bytes], payloads: Iterable[Parts], flush: bool = True) -> None:
-        """The same, to the file that is open for it."""
+        """The same, to an open file."""
         there = f.seek(0, os.SEEK_END)
         if there < self.end.size:
             raise RunError(f"{self.path} is cut short: it is not what was written")
@@ -152,7 +152,7 @@ class Log:
         self.end = End(size, total)
 
     def frames(self, data: Any, size: int | None = None) -> Iterator[Frame]:
-        """All frames in these bytes, or in the first `size`, from the first one on; a torn one at the end is none."""
+        """All frames in these bytes, or in the first `size`; a torn one at the end is left out."""
         size, end = len(data) if size is None else size, self.begin
         while (found := self.framing.split(data, end.size, size)) is not None:
             start, stop, said = found
@@ -161,7 +161,7 @@ class Log:
             yield Frame(start, stop, end, fits)
 
     def whole(self, data: Any, upto: End | None = None) -> list[Frame]:
-        """All frames, up to where it is known to have counted. ValueError if they are not what was written."""
+        """All frames, up to a known end. ValueError if a checksum does not match."""
         if upto is not None and len(data) < upto.size:
             raise ValueError(f"{self.path} is shorter than when the checkpoint was written")
         frames = list(self.frames(data, None if upto is None else upto.size))

@@ -1,6 +1,6 @@
-"""Two files of tensors, written in turn: while one is replaced, the other one stays whole.
+"""Two files of tensors, written in turn: while one is replaced, the other stays intact.
 
-Each is replaced at once, carries checksums, and says whose it is and what its owner has to say about it.
+Each is replaced atomically, and has checksums, its owner's name and the owner's description.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OF = "of"
 
 
 class Slots:
-    """Those in a folder, of the owner with this name: 0.safetensors and 1.safetensors."""
+    """The two slots of an owner in a folder: 0.safetensors and 1.safetensors."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
@@ -31,11 +31,11 @@ class Slots:
         return self.folder / f"{slot}.safetensors"
 
     def written(self) -> list[int]:
-        """The slots that have a file, whatever it holds."""
+        """The slots that have a file, whether damaged or not."""
         return [slot for slot in (0, 1) if self.path(slot).exists()]
 
     def about(self) -> dict[int, dict[str, Any]]:
-        """What is said about each slot that is the owner's; its tensors may still be damaged."""
+        """The description of each slot of this owner; its tensors may still be damaged."""
         found = {}
         for slot in self.written():
             with suppress(*UNREADABLE):
@@ -43,7 +43,7 @@ class Slots:
         return found
 
     def read(self, slot: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What is said about it, and its tensors; one of `UNREADABLE` if it is damaged, or of another owner."""
+        """Its description and its tensors; one of `UNREADABLE` if it is damaged or has another owner."""
         found = read_tensors(self.path(slot), ["about"])
         return self._about(found.about), found.tensors
 
@@ -54,7 +54,7 @@ class Slots:
         return about
 
     def write(self, slot: int, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """In the place of what is there; on the disk when this returns."""
+        """Replace a slot; on the disk on return."""
         text = json.dumps({**about, OF: self.name})
         replace(self.path(slot), tensor_file(tensors, {"about": text}).data)
         flush_folder(self.folder)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read up to a size that somebody would have written."""
+"""Files that are written atomically, and read up to a plausible size."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from proxfed.errors import InputError, RunError, require
 
 MEGABYTE = 1 << 20
 LARGEST_TEXT = 64 * MEGABYTE
-"""Bytes of a TOML or JSON file that are read at most."""
+"""The largest size of a TOML or JSON file, in bytes."""
 LARGEST_ROWS = 4096 * MEGABYTE
-"""Of a table of rows."""
+"""The same for a table of rows."""
 PIECE = 16 * MEGABYTE
-"""Bytes that are asked for at once of a file that does not say its size."""
+"""Bytes per read of a file of unknown size."""
 
 
 def _at_once(path: Path, data: bytes) -> None:
-    """The content of a file: a reader, or a power cut, finds the old one or the new one.
+    """Write a file atomically: a reader, or a power cut, finds the old content or the new one.
 
-    An OSError leaves what was there. A link is replaced, not followed. What is no plain file, such as /dev/stdout, is
-    written to.
+    An OSError leaves the old content. A link is replaced, not followed. Anything but a plain file, such as /dev/stdout,
+    is written to directly.
     """
     if path.exists() and not path.is_file():
         path.write_bytes(data)
@@ -38,7 +38,7 @@ def _at_once(path: Path, data: bytes) -> None:
 
 @contextmanager
 def _beside(paths: Iterable[Path], contents: Iterable[bytes]) -> Iterator[list[Path]]:
-    """Files with these contents, on the disk, to be renamed; those that are not are removed."""
+    """Temporary files with these contents, on the disk, to be renamed; any left over are removed."""
     fresh = [path.with_name(f"{path.name}.{token_hex(4)}.new") for path in paths]  # another process may do the same
     try:
         for path, data in zip(fresh, contents, strict=True):
@@ -55,10 +55,10 @@ def _beside(paths: Iterable[Path], contents: Iterable[bytes]) -> Iterator[list[P
 
 
 def write(path: Path | str, content: str | bytes, what: str = "", folders: bool = False, follow: bool = True) -> None:
-    """The content of a file, at once, or one sentence.
+    """Write a file atomically, or raise one sentence.
 
     what       such as 'the report to '
-    folders    it may be in new ones
+    folders    make missing folders
     follow     where the path is a link, write what it points to; else the link is replaced
     """
     try:
@@ -71,10 +71,10 @@ def write(path: Path | str, content: str | bytes, what: str = "", folders: bool 
 
 
 def write_together(folder: Path, contents: Mapping[str, str]) -> None:
-    """Files of a folder that belong together, the first of which the others describe, or one sentence.
+    """Write files of a folder that belong together, the first described by the others, or raise one sentence.
 
-    Whenever it is interrupted, no file of those before stands beside one of these, but for the first: while that one is
-    still the old one, there are no others.
+    If it is interrupted, no old file is left beside a new one, except for the first: as long as that is the old one,
+    there are no others.
     """
     paths = [folder / name for name in contents]
     try:
@@ -90,14 +90,14 @@ def write_together(folder: Path, contents: Mapping[str, str]) -> None:
 
 
 def replace(path: Path, data: bytes, begun: bool = True) -> None:
-    """The content of a file of a run, at once."""
+    """Write a file of a run atomically."""
     with writing(path.parent, begun):
         _at_once(path, data)
 
 
 @contextmanager
 def writing(folder: Path, begun: bool = True) -> Iterator[None]:
-    """Turns a failed write into one sentence; of a run that has not `begun` there is nothing to resume."""
+    """Turn a failed write into one sentence, which mentions resuming if the run has `begun`."""
     try:
         yield
     except OSError as e:
@@ -106,7 +106,7 @@ def writing(folder: Path, begun: bool = True) -> Iterator[None]:
 
 
 def read(path: Path | str, most: int = LARGEST_TEXT) -> bytes:
-    """The content of a file of at most so many bytes; an OSError stays one."""
+    """The content of a file of at most so many bytes; an OSError is passed on."""
     with Path(path).open("rb") as f:
         data = read_some(f, most + 1, os.fstat(f.fileno()).st_size)
     require(len(data) <= most, f"{path} is larger than {most // MEGABYTE} MB, which no such file should be")
@@ -114,19 +114,19 @@ def read(path: Path | str, most: int = LARGEST_TEXT) -> bytes:
 
 
 def read_some(f: IO[bytes], most: int, size: int = 0) -> bytes:
-    """The first bytes of a file, which says that it has `size`; the memory follows what is there, not `most`."""
+    """The first bytes of a file with the nominal `size`; memory grows with the actual content, not with `most`."""
     data, asked = b"", size + 1
     while asked := min(asked, most - len(data)):
         more = f.read(asked)
         data += more
-        if len(more) < asked:  # that was all
+        if len(more) < asked:  # end of the file
             break
         asked = max(PIECE, len(data))
     return data
 
 
 def parse_json(data: bytes, where: str) -> Any:
-    """JSON of any depth and content, or one sentence."""
+    """Parse JSON of any depth and content, or raise one sentence."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as e:
@@ -134,13 +134,13 @@ def parse_json(data: bytes, where: str) -> Any:
 
 
 def file_name(words: str) -> str:
-    """A name for files that are about this; words that look alike differ in their digest."""
+    """A file name for these words, with a digest that tells similar ones apart."""
     plain = re.sub(r"[^\w.+]+", "-", words.lower()).strip("-.")[:40]
     return f"{plain}-{sha256(words.encode()).hexdigest()[:6]}"
 
 
 def private_folder(folder: Path) -> None:
-    """Nobody but this user can look into it, or at what is in it."""
+    """Make the folder and its content accessible to this user only."""
     with writing(folder, begun=False):
         folder.mkdir(parents=True, exist_ok=True)
         if folder.stat().st_mode & 0o077:
@@ -148,7 +148,7 @@ def private_folder(folder: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """The names of its files are on the disk, as well as their content."""
+    """Flush the names of a folder's files to the disk."""
     with suppress(OSError):  # a system that cannot flush a folder
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -158,7 +158,7 @@ def flush_folder(folder: Path) -> None:
 
 
 class Seen:
-    """What files held when they were last read; one that has changed since is read again."""
+    """A cache of files' contents; a file that has changed is read again."""
 
     def __init__(self) -> None:
         self._kept: dict[Path, tuple[Any, Any]] = {}
@@ -170,12 +170,12 @@ class Seen:
         return self._kept[path][1]
 
     def put(self, path: Path, content: Any) -> None:
-        """What this process has just written there."""
+        """Store content that this process has just written."""
         self._kept[path] = _stamp(path), content
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Changes whenever the file does; None if there is none."""
+    """A stamp that changes whenever the file does; None if there is no file."""
     try:
         found = path.stat()
     except OSError:

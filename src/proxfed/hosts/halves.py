@@ -1,7 +1,7 @@
 """The two halves of a round with a server, for a framework that carries bytes between them.
 
-What crosses is a form and a body, as between organisations (silos/wire/message.py): compressed messages as their bytes.
-A client's message must have the form, shapes and finite numbers that the algorithm sends; any other is refused.
+Messages have a form and a body, as between organisations (silos/wire/message.py): compressed messages as their bytes. A
+client's message must have the form, shapes and finite numbers that the algorithm sends; any other is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from proxfed.types import Algorithm, Local, Message, Participation, Problem, Reg
 
 
 class Sent(NamedTuple):
-    """A message as it travels."""
+    """An encoded message."""
 
     form: str
     body: bytes
@@ -61,7 +61,7 @@ class ClientsElsewhere(Smooth):
 
 
 def check(algorithm: Any, h: Regulariser, n: int, d: int, participation: Participation, dtype: torch.dtype) -> None:
-    """One sentence if the algorithm cannot be run for n clients, of whom these take part in a round."""
+    """One sentence if the algorithm does not work for n clients with this participation."""
     name = type(algorithm).__name__
     require(isinstance(algorithm, Star), f"{name} has no server, so that a framework with one cannot run it")
     check_steps(algorithm)
@@ -71,7 +71,7 @@ def check(algorithm: Any, h: Regulariser, n: int, d: int, participation: Partici
 
 
 def check_steps(algorithm: Algorithm) -> None:
-    """One sentence if a step is still to be found."""
+    """One sentence if a step size is not set."""
     found = " and ".join(f"{step} = 'auto'" for step in algorithm.to_find)
     name = type(algorithm).__name__
     require(not found, f"{name}: {found}: steps are found in a simulation only; give numbers")
@@ -146,7 +146,7 @@ class ClientSide:
 
     @cached_property
     def _form(self) -> Any:
-        """Of a state: that of a client without rows."""
+        """The form of a state, from a client without rows."""
         x0, inside = self.clients.x0, self.clients
         return self.algorithm.init(x0, NoRows(0, [self.number], 0), inside.h)[0]
 

@@ -1,4 +1,4 @@
-"""Messages of neighbours, which may come before they are asked for."""
+"""Messages of neighbours, which may arrive before they are needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Place(NamedTuple):
     """Where a message belongs."""
 
     walk: str
-    """Of which walk, by its digest."""
+    """The digest of its walk."""
     round: int
     step: int
 
@@ -29,7 +29,7 @@ class Inbox:
         self._arrived = Condition()
 
     def begin(self, walk: str) -> None:
-        """Whatever belongs to another walk is dropped."""
+        """Drop messages of other walks."""
         with self._arrived:
             self._held = {key: data for key, data in self._held.items() if key[1].walk == walk}
 
@@ -41,7 +41,7 @@ class Inbox:
             self._arrived.notify_all()
 
     def take(self, senders: Sequence[str], place: Place, timeout: float) -> dict[str, bytes]:
-        """The messages of all these senders, once they are there."""
+        """The messages of all these senders, once they have arrived."""
         wanted = [(sender, place) for sender in senders]
         with self._arrived:
             if not self._arrived.wait_for(lambda: all(key in self._held for key in wanted), timeout):

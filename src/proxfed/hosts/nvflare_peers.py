@@ -1,4 +1,4 @@
-"""Peers inside NVIDIA FLARE: their messages go from site to site by functions of its Collab API."""
+"""Peers inside NVIDIA FLARE: messages go from site to site through its Collab API."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def serve_peers(
 ) -> dict[str, Tensor]:
     """Start a walk of all sites as peers, in a function that is collab.main, and return the model of their average.
 
-    The server says where to begin and hears the end. In between messages go from site to site, and all of them take
-    part in all rounds.
+    The server sends the start and receives the end. In between, messages go from site to site, and all sites take part
+    in all rounds.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def serve_peers(
     timeout : float
         Seconds for the whole walk.
     watch : callable
-        Called at the end with {"clients", "nonzeros", "bytes"}: those of all messages between peers.
+        Called at the end with {"clients", "nonzeros", "bytes"}; bytes of all messages between peers.
     clients : ProxyList, optional
         The sites; None: collab.clients.
 
@@ -159,7 +159,7 @@ def _sent(message: bytes) -> Sent:
 
 
 def _end(name: str, reply: Any, x0: Tensor) -> tuple[str, tuple[list[np.ndarray], int]]:
-    """(site, (its rows, the bytes that it sent)); RunError if the reply is no end of a walk."""
+    """(site, (its rows, the bytes that it sent)); RunError if the reply is not the end of a walk."""
     head, *rows = unbundle(reply) if isinstance(reply, bytes) else [b"{}"]
     size, like = head_of(head).get("bytes"), x0.numpy()
     if not (isinstance(size, int) and all(len(row) == like.nbytes for row in rows)):

@@ -1,7 +1,7 @@
 """A peer's half of an algorithm without a server, for a framework that carries bytes between neighbours.
 
-Rounds run in one thread. At every `mix` the message goes to `exchange`, which sends it to those who hear this peer and
-returns theirs. What comes is compared with the peer's own message: its shape, its numbers, and nothing else.
+Rounds run in one thread. At every `mix` the message goes to `exchange`, which sends it to the receivers of this peer
+and returns its neighbours' messages. They must have the shape of the peer's own message and finite numbers.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ class Mixed(NamedTuple):
 
     round: int
     step: int
-    """Which `mix` of the round it is."""
+    """The index of the `mix` within the round."""
     to: list[int]
-    """Peers that hear this one."""
+    """Peers that receive this message."""
     hears: list[int]
-    """Peers that this one hears."""
+    """Peers whose messages this one receives."""
     sent: Sent
 
 
 Exchange = Callable[[Mixed], Mapping[int, Sent]]
-"""Sends a message to those who hear it and returns the messages of those who are heard."""
+"""Sends a message to its receivers and returns the messages of the senders."""
 
 
 def check_peers(algorithm: Any, h: Regulariser, topology: Topology, x0: Tensor, n: int) -> None:
-    """One sentence if the algorithm cannot be run by n peers."""
+    """One sentence if the algorithm does not work for n peers."""
     name = type(algorithm).__name__
     require(isinstance(algorithm, Graph), f"{name} has a server: peers run algorithms on a graph, such as PledgePeers")
     check_steps(algorithm)
@@ -53,7 +53,7 @@ def check_peers(algorithm: Any, h: Regulariser, topology: Topology, x0: Tensor, 
 
 
 class PeerSide:
-    """What one peer computes."""
+    """One peer's computation."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class PeerSide:
         self._mixers: dict[int, Operator] = {}
 
     def walk(self, rounds: int, exchange: Exchange) -> list[Tensor]:
-        """All rounds: the rows (1, d) whose means over all peers make the model (`model_of`)."""
+        """Run all rounds; returns the rows (1, d) whose means over all peers give the model (`model_of`)."""
         alg, half, work, rows = self.algorithm, self.clients, Work(), []
         state = half.begin_peers(alg, self.here, work, self._mix(0, exchange))
         for t in range(1, rounds + 1):
@@ -121,7 +121,7 @@ class PeerSide:
 
 
 def model_of(algorithm: Graph[Any], h: Regulariser, x0: Tensor, rows: Sequence[Sequence[np.ndarray]]) -> Tensor:
-    """The model (d,) from the rows that all peers found."""
+    """The model (d,) from the rows of all peers."""
     clients = Clients(Problem(ClientsElsewhere(1, x0), h, x0), algorithm)
     nobody = clients.begin_peers(algorithm, range(1), Work(), lambda message: dense(message))
     each = iter(zip(*rows, strict=True))

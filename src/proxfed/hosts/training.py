@@ -1,4 +1,4 @@
-"""f_i of one client as PyTorch people have it: a module, a loss and a DataLoader."""
+"""f_i of one client as usual in PyTorch: a module, a loss and a DataLoader."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def _pair(module: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """What a client trains: f_i(x) is the mean loss over the rows of its loader, plus (l2/2) |x|^2.
+    """A client's objective: f_i(x) is the mean loss over the rows of its loader, plus (l2/2) |x|^2.
 
-    x are the parameters of the module that need gradients, one after the other. The randomness of a round, of
-    shuffling and of dropout alike, follows from the seed, the client, the round and the local step: torch's own
-    generator is set to it while a batch is read and a gradient is computed, and put back afterwards.
+    x are the concatenated parameters of the module that need gradients. The randomness of a round, including shuffling
+    and dropout, follows from the seed, the client, the round and the local step: torch's own generator is set to it
+    while a batch is read and a gradient is computed, and restored afterwards.
     """
 
     module: nn.Module
@@ -99,7 +99,7 @@ class OneClient(Smooth):
 
 
 class _Batches(Local):
-    """Batches are read in the order of the loader, as many as are asked for; the same draw is the same batch."""
+    """Reads batches in the loader's order, as many as requested; the same draw gives the same batch."""
 
     def __init__(self, training: Training, t: int, ids: Ids, seed: int) -> None:
         self.training, self.t, self.ids, self.seed = training, t, ids, seed

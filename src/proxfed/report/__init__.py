@@ -1,1 +1,1 @@
-"""What came out of a run: tables for the terminal, one self-contained page for the browser, LaTeX and plots."""
+"""Results of a run: tables for the terminal, one self-contained page for the browser, LaTeX and plots."""

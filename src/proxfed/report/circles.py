@@ -1,4 +1,4 @@
-"""A drawing of who holds what, as an SVG file: a circle per client and class whose area is the number of samples."""
+"""A drawing of the partition, as an SVG file: per client and class a circle whose area is the number of samples."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from proxfed.report.client_stats import ClientStats
 
 ROWS = 200
-"""Clients that are drawn at most."""
+"""The maximum number of clients drawn."""
 STEP = 18
 """Pixels from one client, or class, to the next."""
 LEFT, RIGHT = 64, 240
 """Room for the clients' numbers, and for their sizes."""
 LETTER = 6.6
-"""Pixels of a letter, about."""
+"""Approximate width of a letter in pixels."""
 
 
 def circles_svg(stats: ClientStats) -> str:
@@ -70,7 +70,7 @@ def _clients(stats: ClientStats, ids: np.ndarray, top: int) -> Iterator[str]:
         yield f'<path d="M{LEFT} {y:g}H{bars - 12}" stroke="#eceef0"/>'
         for k, count in enumerate([] if stats.counts is None else stats.counts[i].tolist()):
             if count:
-                r = max(0.8, (STEP / 2 - 0.5) * np.sqrt(count / largest))  # one sample among thousands is visible
+                r = max(0.8, (STEP / 2 - 0.5) * np.sqrt(count / largest))  # a single sample stays visible
                 yield f'<circle cx="{LEFT + STEP * (k + 0.5):g}" cy="{y:g}" r="{r:.2f}" fill="#0072b2"/>'
         yield f'<rect x="{bars}" y="{y - 4:g}" width="{length:.1f}" height="8" fill="#c9d3dc"/>'
         yield _text(bars + length + 6, y + 4, f"{size:,}", "start")

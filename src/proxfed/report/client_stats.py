@@ -1,7 +1,7 @@
-"""Who holds what: how many samples each client has, and of which classes; counted, in words, and as pictures.
+"""Client statistics: the number of samples per client and class, as counts, in words, and as pictures.
 
-A cell of a picture is one client's samples of one class. On the page and in the terminal it is the stronger the larger
-its part of the client's samples, so that clients of different sizes compare; sizes are bars beside it.
+A cell of a picture is one client's samples of one class. On the page and in the terminal its colour is stronger the
+larger its share of the client's samples, so that clients of different sizes compare; sizes are bars beside it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from proxfed.keyed_random import generator
 from proxfed.report.summary import plain_table
 
 ROWS, CELLS = 200, 20_000
-"""Clients that a picture on the page shows at most, and cells of all its pictures together."""
+"""Maximum clients in a picture on the page, and maximum cells of all pictures together."""
 FEW = 20
-"""Clients that it shows in any case."""
+"""Minimum clients in a picture."""
 LINES, SOME = 40, 20
-"""Up to so many clients have a line each in the terminal; of more, so many are drawn."""
+"""In the terminal, up to LINES clients have a line each; of more, SOME are drawn."""
 BAR = 10
 SHADES = "·░▒▓█"
 
@@ -43,11 +43,11 @@ class ClientStats:
     counts: np.ndarray | None = None
     """(n, classes) samples of each client and class; None: labels are numbers."""
     classes: tuple[str, ...] = ()
-    """What the classes are called."""
+    """The names of the classes."""
     checksum: int | None = None
-    """Of all samples, labels and weights; None: not known."""
+    """Checksum of all samples, labels and weights; None: not known."""
     weights: np.ndarray | None = None
-    """(n,) the weights of each client's samples together; None: all samples count the same."""
+    """(n,) the total weight of each client's samples; None: all samples have the same weight."""
 
     @classmethod
     def of(cls, data: Federated) -> ClientStats:
@@ -64,7 +64,7 @@ class ClientStats:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], where: str) -> ClientStats:
-        """What `table` made, read back; `where` it was read from is named if it makes no sense."""
+        """The inverse of `table`; an error names `where` it was read from."""
         try:
             sizes, classes = np.array(table["sizes"], np.int64), tuple(map(str, table["classes"]))
             cells = None if table["counts"] is None else np.array(table["counts"], np.int64)
@@ -85,21 +85,21 @@ class ClientStats:
         return table if self.checksum is None else table | {"checksum": self.checksum}
 
     def same(self, other: ClientStats) -> bool:
-        """Whether these are the same samples, as far as both know."""
+        """Whether these are the same samples, judged by the fields that both have."""
         mine, theirs = self.table(), other.table()
         return all(mine[key] == theirs[key] for key in mine.keys() & theirs.keys())
 
     def __len__(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return len(self.sizes)
 
     @property
     def classes_held(self) -> np.ndarray | None:
-        """(n,) of how many classes each client has samples."""
+        """(n,) the number of classes of each client's samples."""
         return None if self.counts is None else (self.counts > 0).sum(axis=1)
 
     def sentence(self) -> str:
-        """How many, and how evenly, in words."""
+        """Number and balance of the samples, in words."""
         several = len(self) > 1
         text = f"{len(self):,} client{'s hold' if several else ' holds'} {int(self.sizes.sum()):,} samples"
         if several:
@@ -109,7 +109,7 @@ class ClientStats:
         return text + "."
 
     def some(self, most: int) -> np.ndarray:
-        """At most so many clients, ascending: drawn at random, since neighbours may be alike, and always the same."""
+        """At most so many clients, ascending: a fixed random subset, because neighbours may be similar."""
         if len(self) <= most:
             return np.arange(len(self))
         drawn = generator(0, "clients that are shown").permutation(len(self))[:most]
@@ -122,7 +122,7 @@ def _spread(values: np.ndarray, each: str = "") -> str:
 
 
 def parts(stats: ClientStats, ids: np.ndarray) -> np.ndarray:
-    """(clients, classes): which part of a client's samples is of which class; no columns if labels are numbers."""
+    """(clients, classes): the share of each class in a client's samples; no columns if labels are numbers."""
     if stats.counts is None:
         return np.zeros((len(ids), 0))
     return stats.counts[ids] / stats.sizes[ids, None]
@@ -132,21 +132,21 @@ def parts(stats: ClientStats, ids: np.ndarray) -> np.ndarray:
 
 
 class Picture(NamedTuple):
-    """Client stats that one or several runs have in common, and the clients that are shown."""
+    """Client statistics shared by one or several runs, and the clients shown."""
 
     runs: list[str]
     stats: ClientStats
     ids: np.ndarray
     about: str
-    """How many samples, and how evenly, in words."""
+    """Number and balance of the samples, in words."""
 
     @property
     def strongest(self) -> float:
-        """The largest part that a class has of a shown client's samples."""
+        """The largest share of a class in a shown client's samples."""
         return float(parts(self.stats, self.ids).max(initial=0))
 
     def data(self) -> dict[str, Any]:
-        """What the page's script draws."""
+        """The data for the page's script."""
         h = self.stats
         counts = None if h.counts is None else h.counts[self.ids].tolist()
         return {
@@ -160,7 +160,7 @@ class Picture(NamedTuple):
         }
 
     def html(self, several: bool) -> str:
-        """A place for the drawing, with what it shows in words."""
+        """A placeholder for the drawing, with a description in words."""
         name = f"<b>{escape(', '.join(self.runs))}:</b> " if several else ""
         notes = []
         if len(self.ids) < len(self.stats):
@@ -177,7 +177,7 @@ class Picture(NamedTuple):
 
 
 def pictures(runs: Iterable[tuple[str, ClientStats | None]]) -> list[Picture]:
-    """One picture for all runs with the same stats; runs that do not say have none."""
+    """One picture for all runs with the same statistics; runs without statistics have none."""
     alike: dict[tuple[Any, ...], tuple[list[str], ClientStats]] = {}
     for name, h in runs:
         if h is not None:
@@ -191,7 +191,7 @@ def pictures(runs: Iterable[tuple[str, ClientStats | None]]) -> list[Picture]:
 
 
 def section(runs: Iterable[tuple[str, ClientStats | None]], several: bool) -> tuple[str, list[dict[str, Any]]]:
-    """The section 'Who holds what' and what the page's script draws there; nothing if no run says."""
+    """The section 'Who holds what' and its data for the page's script; empty without statistics."""
     shown = pictures(runs)
     figures = "".join(picture.html(several) for picture in shown)
     html = f'<section aria-labelledby="client_stats"><h2 id="client_stats">Who holds what</h2>{figures}</section>'
@@ -202,7 +202,7 @@ def section(runs: Iterable[tuple[str, ClientStats | None]], several: bool) -> tu
 
 
 def rich_picture(stats: ClientStats, width: int) -> RenderableType:
-    """A line per client, or, if there are many, quantiles and some of them."""
+    """A line per client, or, if there are many, quantiles and a subset of the clients."""
     many = len(stats) > LINES
     ids = stats.some(SOME if many else LINES)
     blocks: list[RenderableType] = [Text(stats.sentence()), Text()]
@@ -224,7 +224,7 @@ def _quantiles(stats: ClientStats) -> Table:
 
 
 def _lines(stats: ClientStats, ids: np.ndarray, width: int) -> list[RenderableType]:
-    """A line per client, and what the shades mean."""
+    """A line per client, and a legend of the shades."""
     sizes = [f"{size:,}" for size in stats.sizes[ids].tolist()]
     names = [str(i) for i in ids.tolist()]
     beside = max(map(len, ["client", *names])) + max(map(len, ["samples", *sizes])) + BAR + 6
@@ -246,7 +246,7 @@ def _lines(stats: ClientStats, ids: np.ndarray, width: int) -> list[RenderableTy
 
 
 def _fit(classes: int, room: int) -> tuple[int, int]:
-    """(characters of a cell, classes that share one), so that all cells fit."""
+    """(characters per cell, classes per cell), so that all cells fit."""
     for cell in (3, 2, 1):
         if cell * classes <= room:
             return cell, 1

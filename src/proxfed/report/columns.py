@@ -1,6 +1,6 @@
-"""The one table of columns: what a number of a run is called, how it is written, and which values are better.
+"""The only table of columns: the name of each number of a run, its format, and which values are better.
 
-rows.csv has the columns of `ROW`, and behind them what else the study asks for and the problem's own measures.
+rows.csv has the columns of `ROW`, then the study's additional columns and the problem's own measures.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class Column:
 
     name: str
     label: str
-    """In the head of a table."""
+    """Its name in the head of a table."""
     kind: str
-    """How it is written: text, count, number (4 digits), fine (6 digits), bytes or seconds."""
+    """Its format: text, count, number (4 digits), fine (6 digits), bytes or seconds."""
     words: str = ""
-    """At an axis; the label if empty."""
+    """Its name at an axis; the label if empty."""
     log: bool = False
     """It goes to zero: a linear axis would hide all but the first rounds."""
     better: Better = ""
-    """'lower', 'higher', or '' where neither is simply better."""
+    """'lower', 'higher', or '' if neither is simply better."""
     heading: str = ""
-    """In the terminal; the name if empty."""
+    """Its name in the terminal; the name of the column if empty."""
     rank: int = 9
-    """In a narrow terminal, columns of the highest rank are left out first."""
+    """A narrow terminal leaves out the columns of the highest rank first."""
 
 
 KNOWN = {
@@ -116,10 +116,10 @@ ROW = (
 
 
 class RunStatus(StrEnum):
-    """What an algorithm with one seed is doing, or what became of it."""
+    """The status of an algorithm with one seed."""
 
     RUNNING = "running"
-    INTERRUPTED = "interrupted"  # it says that it runs, but no process works on it
+    INTERRUPTED = "interrupted"  # marked as running, but no process works on it
     STOPPED = "stopped"  # by Ctrl-C or a signal, with a checkpoint
     ASIDE = "aside"  # with a checkpoint, by a search that may return to it
     FINISHED = "finished"
@@ -131,10 +131,10 @@ DONE = (RunStatus.FINISHED, RunStatus.EARLY, RunStatus.DIVERGED)
 UNDER_WAY = tuple(status for status in RunStatus if status not in DONE)
 
 MEASURED = ROW[ROW.index("objective") :]
-"""What every problem has a column for; the others say where the run stands and what it has spent."""
+"""The measures of every problem; the other columns are the run's progress and costs."""
 
 COMPUTED = ("steps", "bytes")
-"""Axes that are no columns."""
+"""Axes that are not columns."""
 
 PROGRESS = tuple(
     KNOWN[name]
@@ -154,10 +154,10 @@ PROGRESS = tuple(
         "wall_seconds",
     )
 )
-"""What a run has spent."""
+"""The costs of a run."""
 
 MEASURES = tuple(KNOWN[name] for name in (*MEASURED, "accuracy"))
-"""What a run is judged by."""
+"""The measures that evaluate a run."""
 
 FAMILIES: dict[str, Better] = {
     "accuracy": "higher",
@@ -179,13 +179,13 @@ FAMILIES: dict[str, Better] = {
 """Measures of our own losses, and of sites (accuracy_lyon) and of the clients' states (worst_x), which `_` joins."""
 
 Directions = Mapping[str, "Better"]
-"""For measures of a custom f: which values are better. A run's settings keep it under `better`."""
+"""Which values are better, for measures of a custom f. A run's settings keep it under `better`."""
 
 NONE: Directions = {}
 
 
 def column(name: str, own: Directions = NONE) -> Column:
-    """The column of any name, with what f says of its own measures."""
+    """The column of any name, with f's directions for its own measures."""
     found = KNOWN.get(name)
     if found is None:
         family = next((kind for kind in FAMILIES if name == kind or name.startswith(f"{kind}_")), "")
@@ -194,7 +194,7 @@ def column(name: str, own: Directions = NONE) -> Column:
 
 
 def direction(name: str, own: Directions = NONE, where: str = "measure") -> Better:
-    """'lower' or 'higher'; a measure that has no direction is refused."""
+    """'lower' or 'higher'; a measure without a direction is refused."""
     if found := column(name, own).better:
         return found
     how = f"where f has its measures, write Measure({name!r}, 'higher') or Measure({name!r}, 'lower')"
@@ -207,7 +207,7 @@ def better(way: Better, a: float, b: float) -> bool:
 
 
 def agreed(several: Iterable[Directions]) -> Directions:
-    """Of several runs; where two contradict each other, neither lower nor higher is better."""
+    """The directions of several runs; if two contradict each other, neither lower nor higher is better."""
     found: dict[str, Better] = {}
     for own in several:
         found |= {name: way if found.get(name, way) == way else "" for name, way in own.items()}
@@ -218,11 +218,11 @@ def agreed(several: Iterable[Directions]) -> Directions:
 
 
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
-"""How a word begins that a spreadsheet would compute."""
+"""The beginning of a text that a spreadsheet would evaluate as a formula."""
 
 
 def cell(value: Any) -> str:
-    """A value as a CSV file has it: floats to the last bit, nothing for None, and words that are no formula."""
+    """A value as text for a CSV file: floats to the last bit, empty for None, and text that is never a formula."""
     if isinstance(value, str):
         return f"'{value}" if FORMULA.match(value) else value
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
@@ -238,11 +238,11 @@ def parse(name: str, text: str) -> Any:
     return int(text) if kind in ("count", "bytes") else float(text)
 
 
-# ---- what a page or a terminal shows --------------------------------------------------------------------------------
+# ---- display on a page or in a terminal -----------------------------------------------------------------------------
 
 
 def axis_value(row: Row, axis: str, clients: int | None = None) -> float | None:
-    """Where a row stands: 'steps' are gradients of one client, 'bytes' go in any direction, else it is a column."""
+    """A row's position on an axis: 'steps' are gradients per client, 'bytes' are all on the network, else a column."""
     if axis == "steps":
         return None if clients is None or row.get("gradients") is None else row["gradients"] / clients
     if axis == "bytes":
@@ -252,23 +252,23 @@ def axis_value(row: Row, axis: str, clients: int | None = None) -> float | None:
 
 
 def number(row: Row, name: str) -> float | None:
-    """What stands in a column of the row, if that is a finite number."""
+    """The value of a column of the row, if it is a finite number."""
     value = row.get(name)
     return value if isinstance(value, (int, float)) and isfinite(value) else None
 
 
 def with_total(row: Row) -> dict[str, Any]:
-    """The row with `bytes_total`: what crossed the network in any direction, None if nothing was counted."""
+    """The row with `bytes_total`: all bytes on the network, None if they were not counted."""
     return {**row, "bytes_total": axis_value(row, "bytes")}
 
 
 def further_measures(rows: Iterable[Row]) -> list[Column]:
-    """The problem's own measures: columns that the table above does not have, under their name."""
+    """The problem's own measures: the columns that are not in the table above, by name."""
     return [column(name) for name in dict.fromkeys(chain.from_iterable(rows)) if name not in KNOWN]
 
 
 def worth_showing(rows: Sequence[Row], own: Directions = NONE) -> tuple[list[Column], list[Column]]:
-    """(progress, measures): all but empty columns, work that is always zero, and bytes that only repeat the total."""
+    """(progress, measures) without empty columns, work that is always zero, and bytes that only repeat the total."""
 
     def spent(name: str) -> bool:
         return any(number(row, name) for row in rows)
@@ -283,7 +283,7 @@ def worth_showing(rows: Sequence[Row], own: Directions = NONE) -> tuple[list[Col
 
 
 def show(value: Any, kind: str, digits: int = 3) -> str:
-    """A number in few characters: 1.2e-10, 12.3 MB (of so many digits), 4.5 s; empty if there is none."""
+    """A number in few characters: 1.2e-10, 12.3 MB (with so many digits), 4.5 s; empty for None."""
     if value is None:
         return ""
     if kind == "bytes":
@@ -299,7 +299,7 @@ def show(value: Any, kind: str, digits: int = 3) -> str:
 
 
 def _scaled(value: float, units: tuple[str, ...], digits: int) -> str:
-    """So many digits and a decimal prefix; rounding first, so that 999,999 becomes 1 M and not 1000 k."""
+    """With so many digits and a decimal prefix; rounds first, so that 999,999 becomes 1 M and not 1000 k."""
     value = float(f"{value:.{digits}g}")
     power = 0
     while abs(value) >= 1000 and power < len(units) - 1:

@@ -15,7 +15,7 @@ import numpy as np
 from proxfed.report.columns import Column, Row, RunStatus
 
 CHARACTERS = 1_200_000
-"""What the curves of a whole page may take; a number takes about 9 characters."""
+"""The maximum size of all curves of a page; a number takes about 9 characters."""
 MOST_POINTS, FEWEST_POINTS = 400, 30
 
 Numbers = list[float | None]
@@ -50,7 +50,7 @@ Line = tuple[str, Sequence[Row], Sequence[Mapping[str, Any]]]
 
 
 def make_curves(lines: Sequence[Line], progress: Sequence[Column], measures: Sequence[Column]) -> list[Curve]:
-    """The curves of all algorithms that have rows, which share what the page has room for."""
+    """The curves of all algorithms with rows, which share the available size of the page."""
     numbers = 9 * len(lines) * (len(progress) + 3 * len(measures))
     points = int(np.clip(CHARACTERS // max(1, numbers), FEWEST_POINTS, MOST_POINTS))
     return [make_curve(label, rows, status, progress, measures, points) for label, rows, status in lines if rows]
@@ -112,7 +112,7 @@ def make_curve(
 
 
 def thin(count: int, points: int, columns: Iterable[np.ndarray], keep: Sequence[int] = ()) -> np.ndarray:
-    """Positions among 0 .. count-1, evenly spread, with the ends, what `keep` names and the extremes of each column."""
+    """Positions among 0 .. count-1: evenly spread, with the ends, those in `keep` and the extremes of each column."""
     if count <= points:
         return np.arange(count)
     extremes = [pick(c) for c in columns if np.isfinite(c).any() for pick in (np.nanargmin, np.nanargmax)]
@@ -121,7 +121,7 @@ def thin(count: int, points: int, columns: Iterable[np.ndarray], keep: Sequence[
 
 
 def rounded(value: float) -> float | int | None:
-    """Six digits are more than a screen shows; None for a number that is not finite."""
+    """Rounded to six digits, more than a screen shows; None for a number that is not finite."""
     if not np.isfinite(value):
         return None
     value = float(f"{value:.6g}")
@@ -129,7 +129,7 @@ def rounded(value: float) -> float | int | None:
 
 
 def _median(table: np.ndarray) -> np.ndarray:
-    """The median of each line without its nans; nan where there is nothing else."""
+    """The median of each line without its nans; nan if the line has only nans."""
     ordered = np.sort(table, axis=1)  # nans last
     count = np.maximum(1, np.isfinite(table).sum(axis=1))[:, None]
     middle = np.take_along_axis(ordered, np.hstack([(count - 1) // 2, count // 2]), axis=1)

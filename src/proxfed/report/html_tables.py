@@ -16,10 +16,10 @@ Entry = Mapping[str, Any]
 def results_html(
     table: Sequence[Entry], progress: Sequence[Column], measures: Sequence[Column], colours: Mapping[str, int]
 ) -> str:
-    """What each algorithm reached, after how many rounds and bytes, and what it took to reach the targets."""
+    """The measures that each algorithm reached, after how many rounds and bytes, and its costs to the targets."""
     spent = [c for c in progress if c.name == "bytes_total"]
     columns = _filled(table, [*measures, *spent, KNOWN["rounds"], KNOWN["seeds"]])
-    columns.sort(key=lambda column: column.rank)  # a phone shows the first ones
+    columns.sort(key=lambda column: column.rank)  # a phone shows only the first ones
     status = any(entry["status"] != RunStatus.FINISHED for entry in table)
     best = {column.name: _best(table, column) for column in measures if column.better}
     tuning = tuning_column(table)
@@ -28,7 +28,7 @@ def results_html(
 
 
 def _targets(table: Sequence[Entry], colours: Mapping[str, int]) -> str:
-    """What each algorithm spent until it reached the targets; nothing if there are none."""
+    """Each algorithm's costs until it reached the targets; empty if there are none."""
     goals = [(entry, goal) for entry in table for goal in entry.get("reached", ())]
     if not goals:
         return ""
@@ -48,7 +48,7 @@ def _targets(table: Sequence[Entry], colours: Mapping[str, int]) -> str:
 
 
 def costs_html(table: Sequence[Entry], progress: Sequence[Column], colours: Mapping[str, int]) -> str:
-    """What each algorithm spent."""
+    """The costs of each algorithm."""
     columns = [KNOWN["rounds"] if column.name == "round" else column for column in progress]
     columns[1:1] = [KNOWN[name] for name in ("gradients_per_client", "sent_per_client", "received_per_client")]
     return _sortable(table, _filled(table, columns), colours, {}, status=False, kind="results costs")
@@ -59,7 +59,7 @@ def _filled(table: Sequence[Entry], columns: Iterable[Column]) -> list[Column]:
 
 
 def _best(table: Iterable[Entry], column: Column) -> str:
-    """The best value, as shown, among algorithms without a diverged seed; empty if there is nothing to compare."""
+    """The best displayed value among algorithms without a diverged seed; empty if there is nothing to compare."""
     values = [entry[column.name] for entry in table if not entry["diverged"] and entry.get(column.name) is not None]
     return show((max if column.better == "higher" else min)(values), column.kind) if len(values) > 1 else ""
 
@@ -88,7 +88,7 @@ def _sortable(
 
 
 def _head(text: str, attributes: str = "") -> str:
-    """The head of a column, which sorts by it."""
+    """The head of a column, which sorts the table."""
     return f'<th scope="col"{attributes}><button type="button">{escape(text)}</button></th>'
 
 
@@ -107,7 +107,7 @@ def _number(value: float | None, kind: str, best: str, text: str = "") -> str:
 
 
 def settings_html(settings: Mapping[str, Any], versions: Mapping[str, Any]) -> str:
-    """Hyper-parameters of each algorithm, the other settings, and what it ran on."""
+    """Hyperparameters of each algorithm, the other settings, and the versions."""
     algorithms = settings.get("algorithms", [])
     other = {key: value for key, value in settings.items() if key not in ("algorithms", "description")}
     hyper = f'<h4>Hyper-parameters</h4><div class="scroll">{_hyper_parameters(algorithms)}</div>' if algorithms else ""
@@ -118,7 +118,7 @@ def settings_html(settings: Mapping[str, Any], versions: Mapping[str, Any]) -> s
 
 
 def _hyper_parameters(algorithms: Sequence[Mapping[str, Any]]) -> str:
-    """One line per algorithm; methods have few hyper-parameters in common, so they stand in one cell."""
+    """One line per algorithm; methods share few hyperparameters, so all are in one cell."""
     lines = []
     for table in algorithms:
         rest = {key: value for key, value in table.items() if key not in ("label", "name", "tuned")}
@@ -152,7 +152,7 @@ def pairs_html(part: Mapping[str, Any]) -> str:
 
 
 def _flat(part: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested tables as dotted keys, lists of tables as a line each, values as text; what is empty is left out."""
+    """Nested tables as dotted keys, lists of tables as a line each, values as text; empty entries are left out."""
     pairs: list[tuple[str, str]] = []
     for key, value in part.items():
         if isinstance(value, Mapping):

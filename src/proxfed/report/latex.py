@@ -1,4 +1,4 @@
-"""The table of results for a paper, a notebook and a spreadsheet: the columns that say something."""
+"""The table of results for a paper, a notebook and a spreadsheet, with informative columns only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN = ("rounds", "objective", "gap", "error", "stationarity", "nonzeros", "acc
 
 
 def chosen_columns(table: Table, names: Sequence[str] = ()) -> list[Column]:
-    """What was measured, and what it cost; or the columns with these names."""
+    """The measures and the costs; or the columns with these names."""
     own = own_columns(table)
     known = {c.name: c for c in (*KNOWN.values(), *own) if any(c.name in entry for entry in table)}
     for name in names:
@@ -74,7 +74,7 @@ def latex_table(
 
 
 def _best(table: Table, column: Column) -> list[int]:
-    """The lines with the best number of a measure, as shown; none where there is nothing to compare."""
+    """The lines with the best displayed number of a measure; none if there is nothing to compare."""
     values = {k: e[column.name] for k, e in enumerate(table) if not e["diverged"] and e.get(column.name) is not None}
     spent = column.kind in ("bytes", "seconds") or column.name in ("rounds", "seeds")
     if len(values) < 2 or not column.better or spent:
@@ -101,7 +101,7 @@ def _tabular(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def csv_table(table: Table) -> str:
-    """One line per algorithm with every number to the last bit; of several seeds, what they differ by in columns."""
+    """One line per algorithm with every number to the last bit; for several seeds, with columns of their spread."""
     names = [
         name for name in dict.fromkeys(key for entry in table for key in entry) if name in KNOWN or _plain(table, name)
     ]
@@ -130,9 +130,9 @@ def html_table(table: Table) -> str:
 
 
 def _tex(text: str) -> str:
-    """Signs that LaTeX would read, and powers of ten as such."""
+    """Escape LaTeX's special characters, and typeset powers of ten."""
     text = re.sub(r"([&%$#_{}])", r"\\\1", text.replace("\\", r"\textbackslash "))
     text = text.replace("~", r"\textasciitilde ").replace("^", r"\textasciicircum ")
-    text = "{}" + text if text.startswith(("[", "*")) else text  # which would belong to the \\\\ of the line before
+    text = "{}" + text if text.startswith(("[", "*")) else text  # else they would be an argument of the \\\\ before
     text = text.replace("±", r"$\pm$")
     return re.sub(r"(-?\d\.\d+)e([+-]\d+)", lambda m: rf"${m[1]}\cdot 10^{{{int(m[2])}}}$", text)

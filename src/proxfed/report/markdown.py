@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Nothing if there are no lines."""
+    """A Markdown table; empty if there are no lines."""
     if not lines:
         return ""
     rule = "|".join(["", *("---" for _ in head), ""])
@@ -15,7 +15,7 @@ def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def plain_text(text: str) -> str:
-    """Plain words in a cell, whatever signs they have."""
+    """Text for a cell, with special characters escaped."""
     return re.sub(r"([|*<\\\[\]])", r"\\\1", " ".join(text.split()))
 
 

@@ -1,7 +1,7 @@
-"""One self-contained page from run folders: no request leaves it, and it opens offline.
+"""One self-contained page from run folders: it makes no requests, and opens offline.
 
-Everything that comes from a run is escaped on its way into the page, and the page's own policy lets no script run but
-the one whose hash it names.
+Everything from a run is escaped on the page, and the page's content security policy allows only the one script whose
+hash it names.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ SCRIPTS = ("draw.js", "chart.js", "save.js", "patterns.js", "client_stats.js", "
 
 @dataclass(frozen=True)
 class Shown:
-    """The results of one run on the page: what the run is called there, and its algorithms."""
+    """The results of one run on the page: the run's name there, and its algorithms."""
 
     name: str
     results: Results
     labels: Mapping[str, str]
     rows: Sequence[Row]
-    """With the total of bytes."""
+    """The rows, with the total of bytes."""
     models: Mapping[tuple[str, int], Tensor]
-    """By algorithm and seed."""
+    """The models, by algorithm and seed."""
     blocks: Sequence[Block]
     """The named parts of a model."""
 
@@ -65,14 +65,14 @@ def write_report(
 ) -> None:
     """Write the page about all these runs to `out`, with these SVG files as its figures.
 
-    refresh     of runs under way: seconds after which a browser reads the page again
+    refresh     for unfinished runs: seconds after which a browser reloads the page
     notice      a line at the top
     command     the command line that writes the page, shown at its end
     """
     require(len(runs) > 0, "a report needs at least one run, but none was given")
     inside = out.parent.resolve() in [run.folder.resolve() for run in runs if run.folder is not None]
     html = render(runs, figures, refresh, notice, command)
-    write(out, html, "the report to ", follow=not inside)  # a stranger's folder may have links in it
+    write(out, html, "the report to ", follow=not inside)  # another user's folder may contain links
 
 
 def shown(runs: Sequence[Results]) -> list[Shown]:
@@ -87,7 +87,7 @@ def shown(runs: Sequence[Results]) -> list[Shown]:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """The names, numbered where they repeat."""
+    """The names, numbered if they repeat."""
     return [
         name if names.count(name) == 1 else f"{name} ({names[: i + 1].count(name)})" for i, name in enumerate(names)
     ]
@@ -141,18 +141,18 @@ def render(
 
 
 def _column(column: Column) -> dict[str, Any]:
-    """As the page's script knows it."""
+    """The column as data for the page's script."""
     return {"name": column.name, "label": column.label, "kind": column.kind, "log": column.log}
 
 
 def _tables(run: Shown) -> dict[str, str]:
-    """The table of results as the files that the page offers."""
+    """The table of results as files to download."""
     latex = run.results.to_latex(targets=bool(run.results.targets))
     return {"name": run.name or "results", "csv": run.results.to_csv(), "latex": latex + "\n"}
 
 
 def made_html(runs: Sequence[Shown], command: str) -> str:
-    """Which version ran, and when and with which command the page was written."""
+    """The version, and the time and the command of the page."""
     versions = dict.fromkeys(str(run.results.versions.get("proxfed", "")) for run in runs)
     ran = " and ".join(filter(None, versions))
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -169,7 +169,7 @@ def title(run: Shown) -> str:
 
 
 def about_html(run: Shown, several: bool) -> str:
-    """What was run, in a sentence, and the experiment's own description."""
+    """A sentence about the run, and the experiment's own description."""
     seeds = {line["seed"] for line in (*run.rows, *run.results.status)}
     parts = [_count(len(run.labels), "algorithm")]
     if n := run.results.clients:
@@ -186,7 +186,7 @@ def about_html(run: Shown, several: bool) -> str:
 
 
 def messages_html(runs: Sequence[Shown]) -> str:
-    """What the runs said at their end: steps that were found and what that cost, or why one got nowhere."""
+    """The runs' final messages: step sizes found and their costs, or why a run made no progress."""
     ends = [(run.labels[state["algorithm"]], state) for run in runs for state in run.results.status]
     lines = [f"{label}, seed {state['seed']}: {state['message']}" for label, state in ends if state["message"]]
     return "".join(f'<p class="note">{escape(line)}</p>' for line in lines)

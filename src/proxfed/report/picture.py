@@ -1,4 +1,4 @@
-"""A figure of matplotlib that a notebook shows, also where pyplot was never imported."""
+"""A figure of matplotlib that notebooks display even if pyplot was never imported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Plots of results with matplotlib: a measure over rounds, bytes or seconds; one panel for each case.
 
-A line, or a bar, is the median over the seeds, its band reaches from the smallest to the largest. An algorithm has one
-colour and one marker in all panels and all figures. The same rows give the same files.
+A line, or a bar, is the median over the seeds; its band reaches from the smallest to the largest value. An algorithm
+has the same colour and marker in all panels and figures. The same rows give identical files.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 MISSING = "figures need matplotlib, which is not installed: pip install 'proxfed[figures]'"
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b04a8f", "#c98a00", "#8c2d04", "#5c6672", "#7a4fbf")
-"""As on the page of a run; colour-blind readers tell them apart, and the markers help."""
+"""The colours of a run's page, which colour-blind readers can distinguish; the markers help."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "*")
 DASHES = ("-", "--", ":")
 MOST_ACROSS = 3
 DECADES = 10.0
-"""From one line's end to another's: an axis is then logarithmic by itself."""
+"""The ratio between lines' ends from which an axis is logarithmic by default."""
 POINTS = 150
-"""Of a line, about: more cannot be seen, and would only make the files large."""
+"""Approximate number of points per line: more would not be visible, only make the files large."""
 MARKED = 0.14
-"""From one marker to the next, as a share of a panel's diagonal."""
+"""The distance between markers, as a share of a panel's diagonal."""
 
 
 class Figure(Protocol):
-    """What a figure shows (a paper's: papers/paper_schema.py)."""
+    """The description of a figure (a paper's: papers/paper_schema.py)."""
 
     @property
     def name(self) -> str: ...
@@ -55,7 +55,7 @@ class Figure(Protocol):
     def x(self) -> str: ...
     @property
     def target(self) -> float | None:
-        """Given: bars instead of lines, of where on `x` the measure first reached this."""
+        """If given: bars instead of lines, for the first `x` at which the measure reached this."""
 
     @property
     def log_x(self) -> bool: ...
@@ -63,15 +63,15 @@ class Figure(Protocol):
     def log_y(self) -> bool: ...
     @property
     def cases(self) -> Sequence[str]:
-        """The cases that it shows; all if empty."""
+        """The cases to show; all if empty."""
 
     @property
     def labels(self) -> Sequence[str]:
-        """The algorithms that it shows; all if empty."""
+        """The algorithms to show; all if empty."""
 
     @property
     def together(self) -> bool:
-        """The cases in one panel, where their labels differ."""
+        """Whether all cases are in one panel, where their labels differ."""
 
 
 class Plot(NamedTuple):
@@ -122,16 +122,16 @@ def plot(
 
 
 def _decades_apart(panel: Panel) -> bool:
-    """On a linear axis some of these lines would be a bar at its left end."""
+    """Whether some lines would collapse at the left end of a linear axis."""
     ends = [float(np.nanmax(line.x)) for line in panel.lines]
     ends = [end for end in ends if end > 0]
     return len(ends) > 1 and max(ends) >= DECADES * min(ends)
 
 
 class Line(NamedTuple):
-    """One algorithm in one panel; nan where the figure cannot show a value.
+    """One algorithm in one panel; nan for values that the figure cannot show.
 
-    A bar is a line of one point, and NEVER where a target was not reached.
+    A bar is a line of one point, with NEVER if a target was not reached.
     """
 
     label: str
@@ -140,7 +140,7 @@ class Line(NamedTuple):
     low: np.ndarray
     high: np.ndarray
     diverged: bool
-    """More than half of its seeds."""
+    """Whether more than half of its seeds diverged."""
 
 
 class Panel(NamedTuple):
@@ -158,9 +158,9 @@ def available() -> bool:
 def write_figures(
     figures: Sequence[Figure], cases: Mapping[str, Results], out: Path, formats: Sequence[str] = ("svg", "png")
 ) -> list[Path]:
-    """Draw every figure from what the cases gave; the first of the files of each.
+    """Draw every figure from the cases' results; returns the first file of each.
 
-    A figure that has nothing to show, because none of its cases was run, is left out.
+    A figure is left out if none of its cases was run.
     """
     require(available(), MISSING)
     known = [label for results in cases.values() for label in results.labels()]
@@ -175,7 +175,7 @@ def write_figures(
     return written
 
 
-# ---- what is drawn --------------------------------------------------------------------------------------------------
+# ---- content --------------------------------------------------------------------------------------------------------
 
 
 def make_panels(figure: Figure, cases: Mapping[str, Results]) -> list[Panel]:
@@ -214,7 +214,7 @@ def _lines(figure: Figure, results: Results) -> list[Line]:
 
 
 def _bar(figure: Figure, target: float, results: Results, label: str) -> Line | None:
-    """Where the first half of the seeds had reached the target; None if nothing was measured."""
+    """The position at which half of the seeds had reached the target; None if nothing was measured."""
     of, own = (figure.y, target, figure.x, results.clients), results.directions
     found = [first_reached(history, *of, own) for history in results.histories(label).values()]
     places = [where for where in found if where is not None]
@@ -237,7 +237,7 @@ def _line(figure: Figure, curve: Curve) -> Line:
 
 
 def _looks(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The colour, marker and dash of each algorithm: by its place among all of the experiment."""
+    """The colour, marker and dash of each algorithm, by its index in the experiment."""
     return {
         label: {
             "color": COLOURS[k % len(COLOURS)],
@@ -259,19 +259,19 @@ def axis_words(name: str, values: Iterable[np.ndarray]) -> tuple[str, float]:
 
 
 def _axes(figure: Figure, lines: Sequence[Line]) -> tuple[tuple[str, float], tuple[str, float]]:
-    """Of both axes, the label and the unit that numbers are divided by; bars have no numbers below them."""
+    """(label, unit that numbers are divided by) of both axes; bars have no numbers below them."""
     if figure.target is None:
         return axis_words(figure.x, [line.x for line in lines]), axis_words(figure.y, [line.high for line in lines])
     along = axis_words(figure.x, [place for line in lines for place in (line.low, line.middle)])
     return ("", 1.0), (f"{along[0]}\nuntil {axis_words(figure.y, [])[0]} is {figure.target:g}", along[1])
 
 
-# ---- how it is drawn ------------------------------------------------------------------------------------------------
+# ---- drawing --------------------------------------------------------------------------------------------------------
 
 PANEL = (3.5, 2.8)
 """Inches."""
 LETTER = 0.085
-"""Inches of a letter of the legend, at most."""
+"""The largest width of a letter of the legend, in inches."""
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.grid": True,
@@ -297,7 +297,7 @@ def _write(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, dict[str
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Our own style alone: the user's would make other files."""
+    """Only our own style: with the user's, files would differ."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -335,12 +335,12 @@ def _draw_figure(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, di
 
 
 def _plain(text: str) -> str:
-    """Words between two dollars are no formula."""
+    """Escape dollar signs, so that text is never a formula."""
     return text.replace("$", r"\$")
 
 
 def _save(drawing: Any, file: Path) -> None:
-    """Nothing in the file tells when or by which version it was drawn."""
+    """Save without date and version, so that files are reproducible."""
     data = io.BytesIO()
     nameless = {"Date": None, "Creator": None} if file.suffix == ".svg" else {"Software": None}
     drawing.savefig(data, format=file.suffix[1:], metadata=nameless)
@@ -398,6 +398,6 @@ def _bars(axes: Any, panel: Panel, looks: Mapping[str, dict[str, Any]], unit: fl
 
 
 def _short(svg: bytes) -> bytes:
-    """Paths with two decimals: less to store, and the same on machines that round differently."""
+    """Round paths to two decimals: smaller files, and identical ones on machines that round differently."""
     number = re.compile(rb"-?\d+\.\d+")
     return re.sub(rb' d="[^"]*"', lambda path: number.sub(lambda n: b"%.2f" % float(n[0]), path[0]), svg)

@@ -1,6 +1,6 @@
-"""Progress while something takes long: bars in a terminal, one line in a notebook, a line now and then in a log.
+"""Progress of long tasks: bars in a terminal, one line in a notebook, occasional lines in a log.
 
-Runs, fits and downloads all tell it in the same way, as a Step; `watching` turns the rounds of runs into steps.
+Runs, fits and downloads all report it as a Step; `watching` turns the rounds of runs into steps.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ COMPILING = "compiling the loops over the data for this machine, once: about 10 
 
 
 class Step(NamedTuple):
-    """How far something has come."""
+    """The progress of one task."""
 
     what: str
-    """What it is: each has its own bar."""
+    """The name of the task: each has its own bar."""
     done: int
     total: int | None = None
-    """None: not known."""
+    """The total; None: not known."""
     unit: str = ""
     """Such as 'rounds'; 'bytes' are shown as sizes."""
     said: str = ""
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What somebody who watches runs is told after each round."""
+    """The report to a watcher of runs after each round."""
 
     task: int  # counted from 0
     tasks: int
@@ -48,7 +48,7 @@ class Progress(NamedTuple):
     case: str = ""
 
     def step(self) -> Step:
-        """As it is shown: with those measures of its row that tell most."""
+        """As a Step, with the most informative measures of its row."""
         case = f"{self.case}: " if self.case else ""
         row = self.row or {}
         most = [k for k in ("objective", "error", "gap", "accuracy") if isinstance(row.get(k), (int, float))][:2]
@@ -58,7 +58,7 @@ class Progress(NamedTuple):
 
 @contextmanager
 def showing(wanted: bool = True, stays: bool = True) -> Iterator[Callable[[Step], None]]:
-    """Meanwhile something to call with each Step, which shows it where this process is seen; its bars may stay."""
+    """A context that gives a function to call with each Step, which displays it; bars may stay at the end."""
     if not wanted or quiet():
         yield lambda step: None
         return
@@ -80,20 +80,20 @@ def watching(wanted: bool = True) -> Iterator[Callable[[Progress], None]]:
 
 
 def _in_a_notebook() -> bool:
-    """A kernel runs this; that its module was imported says little."""
+    """Whether a kernel runs this; an import of its module alone proves little."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return getattr(shell, "kernel", None) is not None
 
 
 class _Lines:
-    """A line now and then, for logs."""
+    """Occasional lines, for logs."""
 
     every = EVERY
 
     def __init__(self) -> None:
         self.last = time.monotonic()
         self.begun: dict[str, tuple[int, float]] = {}
-        """How far each was when it was first seen, and when."""
+        """The progress of each task when first seen, and the time."""
 
     def __call__(self, step: Step) -> None:
         rate = self.rate(step)
@@ -103,7 +103,7 @@ class _Lines:
         self.write("  ".join(filter(None, [visible(f"{step.what}: {_count(step)}"), rate, step.said])))
 
     def rate(self, step: Step) -> str:
-        """Rounds or bytes a second since it was first seen."""
+        """Rounds or bytes per second since the task was first seen."""
         done, at = self.begun.setdefault(step.what, (step.done, time.monotonic()))
         done, seconds = step.done - done, time.monotonic() - at
         if not (done > 0 and seconds > 0 and step.unit):
@@ -115,19 +115,19 @@ class _Lines:
         print(line, file=sys.stderr, flush=True)
 
     def note(self, line: str) -> None:
-        """Something that whoever waits should know; a log does not need it."""
+        """A note for a waiting user; a log does not need it."""
 
     def close(self) -> None:
         """The end."""
 
 
 class _Notebook(_Lines):
-    """One line below the cell, rewritten as it goes."""
+    """One line below the cell, which is updated."""
 
     every = OFTEN
 
     handle: Any
-    """What IPython has shown."""
+    """IPython's display handle."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class _Notebook(_Lines):
 
 
 class _Bars(_Lines):
-    """A bar for each: how far it is, how fast, and what is said of it."""
+    """A bar per task: its progress, its rate, and its text."""
 
     def __init__(self, stays: bool) -> None:
         from rich import progress as rich

@@ -1,4 +1,4 @@
-"""Small pictures as SVG inside a page: lines over the values of a setting, and a heat map over those of two."""
+"""Small SVG pictures inside a page: lines over the values of one setting, and heat maps over two settings."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ CELL_WIDE, CELL_HIGH = 84, 30
 
 
 class Point(NamedTuple):
-    """A value of a setting, and what was measured with it."""
+    """A value of a setting, and its measurement."""
 
     x: Any
     y: float | None
     """None: it diverged."""
     mark: str = ""
-    """'best', or 'close' to it, or nothing."""
+    """'best', 'close' to it, or empty."""
     says: str = ""
     """Shown when the pointer is on it."""
 
 
 def scatter(lines: Sequence[Sequence[Point]], x: str, y: str) -> str:
-    """Lines of points from left to right, the later ones stronger; points that diverged are crosses at the bottom."""
+    """Lines of points from left to right, later lines stronger; diverged points are crosses at the bottom."""
     every = [p for points in lines for p in points]
     across = _axis([p.x for p in every], FRAME.left, FRAME.end)
     up = _axis([p.y for p in every if finite(p.y)] or [0.0], FRAME.bottom, FRAME.above)
@@ -48,7 +48,7 @@ def heat_map(
     cells: Mapping[tuple[Any, Any], float | None], rows: Sequence[Any], columns: Sequence[Any], row: str, column: str,
     kind: str, higher: bool,
 ) -> str:  # fmt: skip
-    """A cell for each pair of values, the darker the better by its rank among all; its number stands in it."""
+    """A cell with its number per pair of values; better ranks are darker."""
     order = sorted({v for v in cells.values() if v is not None and finite(v)})
     left = 24 + 7 * max(len(written(value)) for value in rows)
     wide, tall = left + CELL_WIDE * len(columns) + 8, 48 + CELL_HIGH * len(rows)
@@ -74,6 +74,6 @@ def heat_map(
 
 
 def _axis(values: Sequence[Any], start: float, end: float) -> Axis:
-    """In logarithms where they span much."""
+    """An axis of these values, logarithmic if they span a large range."""
     numbers = [float(v) for v in values] if all(map(real, values)) else [1.0]
     return Axis(values, start, end, log=min(numbers) > 0 and max(numbers) / min(numbers) > 20, room=0.04, few=True)

@@ -1,7 +1,7 @@
 """The sparsity pattern of a model as a few small images, one per block of parameters.
 
-A vector is laid out line by line, a tensor as a matrix (first axis x the rest). A cell shows one value; or, where there
-are more coordinates than cells, which share of its coordinates is not zero.
+A vector is laid out line by line, a tensor as a matrix (first axis x the rest). A cell shows one value; or, if there
+are more coordinates than cells, its share of non-zero coordinates.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 CELLS = 2000
-"""Cells of one model, shared out among its blocks by size."""
+"""Cells of one model, divided among its blocks by size."""
 FEW = 40
-"""Cells that a small block, such as a bias, gets in any case."""
+"""The minimum number of cells of a small block, such as a bias."""
 LINE = 200
 """Cells in a line of a vector: they stay visible on a phone."""
 

@@ -1,4 +1,4 @@
-"""A self-contained page of sections that are HTML already: no script, no request."""
+"""A self-contained page from sections of HTML: no scripts, no requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def static_page(title: str, about: Sequence[str], sections: Mapping[str, str]) -> str:
-    """`about` are paragraphs of text, `sections` HTML by heading; a section without any is left out."""
+    """`about` are paragraphs of text, `sections` HTML by heading; empty sections are left out."""
     style = (HERE / "page.css").read_text(encoding="utf-8")
     lead = "".join(f'<p class="{"lead" if k == 0 else "more"}">{escape(text)}</p>' for k, text in enumerate(about))
     body = "".join(f"<section><h2>{escape(name)}</h2>{html}</section>\n" for name, html in sections.items() if html)

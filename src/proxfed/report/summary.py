@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from proxfed.harness.results import Results
 
 REACHED = tuple(KNOWN[name] for name in ("rounds", "gradients", "bytes_total", "sim_seconds"))
-"""What it took to reach a target."""
+"""The costs of reaching a target."""
 
 NONE = "not tuned"
 CHANGED = "but changed since"
-"""What a table says of tuning."""
+"""The remark of a table about tuning."""
 
 
 def result_table(results: Results, targets: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ def _median(rows: Iterable[Row], name: str) -> float | None:
 
 
 def _spread(rows: Iterable[Row], name: str) -> dict[str, float]:
-    """What several seeds differ by; empty where they do not."""
+    """The spread over several seeds; empty if they agree."""
     numbers = [value for row in rows if (value := number(row, name)) is not None]
     if len({*numbers}) < 2:
         return {}
@@ -123,7 +123,7 @@ def _spread(rows: Iterable[Row], name: str) -> dict[str, float]:
 
 
 def per_client(entry: Mapping[str, Any], clients: int) -> dict[str, float]:
-    """What one client computes, sends and receives, on average; what crosses an edge counts for both ends."""
+    """The average work, sent and received bytes per client; bytes on an edge count at both ends."""
     out = {} if entry["gradients"] is None else {"gradients_per_client": entry["gradients"] / clients}
     for name, way in (("sent_per_client", "bytes_up"), ("received_per_client", "bytes_down")):
         counted = [entry[key] for key in (way, "bytes_edge") if entry.get(key) is not None]
@@ -135,7 +135,7 @@ STATS = ("median", "mean")
 
 
 def with_spread(entry: Mapping[str, Any], column: Column, stat: str = "median") -> str:
-    """A cell of a table: 'median [min, max]' or 'mean ± sd' over the seeds; the number alone where they agree."""
+    """A cell of a table: 'median [min, max]' or 'mean ± sd' over the seeds; only the number if they agree."""
     spread = entry.get("spread", {}).get(column.name)
     if spread is None:
         return show(entry.get(column.name), column.kind)
@@ -161,19 +161,19 @@ def _reached(histories: Sequence[Sequence[Row]], measure: str, target: float, ow
 
 
 def goal_cells(goal: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
-    """What it took to reach a target, column by column; where it was not reached, the first says how near it came."""
+    """The costs of reaching a target, by column; if it was not reached, the first cell has the closest value."""
     if all(goal[c.name] is None for c in columns):
         return [missed(goal), *("-" for _ in columns[1:])]
     return [show(goal[c.name], c.kind) or "-" for c in columns]
 
 
 def missed(goal: Mapping[str, Any]) -> str:
-    """What stands in a table for a target that was not reached: how near it came."""
+    """A table's text for a target that was not reached: the closest value."""
     return f"Did not reach ({show(goal['nearest'], 'number')})" if goal["measured"] else "Not measured"
 
 
 def reached_columns(table: Iterable[Mapping[str, Any]]) -> list[Column]:
-    """Rounds, bytes, and seconds where time was simulated."""
+    """Rounds, bytes, and seconds if time was simulated."""
     goals = [goal for entry in table for goal in entry.get("reached", ())]
     timed = any(goal["sim_seconds"] is not None for goal in goals)
     return [
@@ -183,7 +183,7 @@ def reached_columns(table: Iterable[Mapping[str, Any]]) -> list[Column]:
     ]
 
 
-# ---- how much settings were tuned: a comparison is fair where that is the same for all ------------------------------
+# ---- tuning effort: a comparison is fair if it is the same for all --------------------------------------------------
 
 
 def effort(algorithm: Mapping[str, Any]) -> str:
@@ -199,7 +199,7 @@ def effort(algorithm: Mapping[str, Any]) -> str:
 
 
 def _value(algorithm: Any, key: str) -> Any:
-    """What a dotted key names."""
+    """The value of a dotted key."""
     for word in key.split("."):
         algorithm = algorithm.get(word) if isinstance(algorithm, Mapping) else None
     return algorithm
@@ -221,7 +221,7 @@ def fairness(table: Sequence[Mapping[str, Any]]) -> str:
 
 
 def tuning_column(table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How much each algorithm was tuned; empty if none was."""
+    """The tuning effort of each algorithm; empty if none was tuned."""
     said = [entry.get("tuning", "") for entry in table]
     return said if {*said} - {"", NONE} else []
 
@@ -230,13 +230,13 @@ def tuning_column(table: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def rich_results(table: Sequence[Mapping[str, Any]], width: int = 100) -> Group:
-    """What each algorithm reached, and what it took to reach the targets, if there are any."""
+    """The results of each algorithm, and the costs of reaching the targets, if there are any."""
     results, targets = rich_table(table, width), rich_targets(table)
     return Group(results) if targets is None else Group(results, Text(), targets)
 
 
 def rich_targets(table: Sequence[Mapping[str, Any]]) -> Table | None:
-    """For the terminal: what it took to reach the targets; None if there are none."""
+    """For the terminal: the costs of reaching the targets; None if there are none."""
     if not any(entry.get("reached") for entry in table):
         return None
     columns = reached_columns(table)
@@ -264,7 +264,7 @@ class Shown(NamedTuple):
 
 
 def rich_table(table: Sequence[Mapping[str, Any]], width: int = 100) -> Table:
-    """The result for the terminal: empty columns are left out, and the least important ones until it fits."""
+    """The result for the terminal, without empty columns and, until it fits, without the least important ones."""
     return fitted(_terminal_columns(table), width)
 
 
@@ -314,7 +314,7 @@ def _terminal_columns(table: Sequence[Mapping[str, Any]]) -> list[Shown]:
 
 
 def swept_columns(table: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The settings that the lines of a sweep differ in, as text."""
+    """The settings in which the lines of a sweep differ, as text."""
     names = dict.fromkeys(name for entry in table for name in entry.get("swept", ()))
     return {name: [_word(entry.get(name)) for entry in table] for name in names}
 
@@ -330,7 +330,7 @@ def own_columns(table: Sequence[Mapping[str, Any]]) -> list[Column]:
 
 
 def plain_table(*headings: str, title: str | None = None) -> Table:
-    """Columns without lines between them; text under `headings` is folded where it is too wide."""
+    """A table without lines between columns; text under `headings` is folded if it is too wide."""
     table = Table(
         title=title,
         title_justify="left",

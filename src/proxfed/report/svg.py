@@ -1,4 +1,4 @@
-"""What pictures inside a page are drawn with, as SVG: axes, a frame, dots, lines, words, and the picture itself."""
+"""SVG elements for pictures inside a page: axes, a frame, dots, lines, words, and the picture itself."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from proxfed.errors import real
 
 
 class Axis:
-    """From values to places on the page: evenly, in logarithms, or one place for each word. Ticks are round numbers."""
+    """Maps values to positions: linear, logarithmic, or one position per word. Ticks are round numbers."""
 
     def __init__(
         self, values: Iterable[Any], start: float, end: float, log: bool = False, room: float = 0.0, few: bool = False
     ) -> None:
-        """Of these values; `room`: the part of their range that is left free at both ends; `few`: ticks are the values
-        themselves if there are no more than five."""
+        """Of these values; `room`: the margin at both ends as a share of their range; `few`: ticks are the values
+        themselves if there are at most five."""
         values = list(values)
         self.words = [] if all(map(real, values)) else list(dict.fromkeys(map(str, values)))
         numbers = [float(v) for v in values] if not self.words else [0.0, float(len(self.words) - 1)]
@@ -30,13 +30,13 @@ class Axis:
         self.few = sorted({*numbers}) if few and len({*numbers}) <= 5 else []
 
     def __call__(self, value: Any) -> float:
-        """The place of a value."""
+        """The position of a value."""
         at = self.words.index(str(value)) if self.words else math.log10(value) if self.log else value
         return self.start + (at - self.low) / (self.high - self.low) * (self.end - self.start)
 
     @property
     def ticks(self) -> Sequence[Any]:
-        """What is written beside it: words, powers of ten, or about five multiples of 1, 2 or 5 times one."""
+        """The tick labels: words, powers of ten, or about five multiples of 1, 2 or 5 times a power of ten."""
         if self.words or self.few:
             return self.words or self.few
         if self.log:
@@ -62,12 +62,12 @@ class Frame(NamedTuple):
 
     @property
     def bottom(self) -> float:
-        """Where the axis below lies."""
+        """The position of the lower axis."""
         return self.high - self.below
 
     @property
     def end(self) -> float:
-        """Where this axis ends."""
+        """The end of the horizontal axis."""
         return self.wide - self.right
 
     def axes(self, x: Axis, y: Axis, across: str, up: str) -> str:
@@ -95,19 +95,19 @@ class Frame(NamedTuple):
 
 
 def svg(wide: float, high: float, about: str, inside: Iterable[str]) -> str:
-    """A picture of this size, which shrinks with the page; `about` is read out in its place."""
+    """A picture of this size, which shrinks with the page; `about` is its text for screen readers."""
     size = f'viewBox="0 0 {wide:.0f} {high:.0f}" width="{wide:.0f}" height="{high:.0f}"'
     style = 'style="max-width:100%;height:auto"'
     return f'<svg {size} {style} role="img" aria-label="{escape(about)}">{"".join(inside)}</svg>'
 
 
 def words(x: float, y: float, text: str, anchor: str) -> str:
-    """Text at a place: it begins, ends or has its middle there ('start', 'end', 'middle')."""
+    """Text that begins, ends or is centred at a position ('start', 'end', 'middle')."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def hover(text: str) -> str:
-    """What is shown when the pointer is on the shape that this stands in."""
+    """The tooltip of the enclosing shape."""
     return f"<title>{escape(text)}</title>"
 
 
@@ -123,14 +123,14 @@ def line(ends: tuple[float, float, float, float], **how: Any) -> str:
 
 
 def through(places: Iterable[tuple[float, float]], colour: str, says: str = "", **how: Any) -> str:
-    """A line through these places."""
+    """A line through these positions."""
     corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     said = hover(says) if says else ""
     return f'<polyline points="{corners}" fill="none" stroke="{colour}"{_attributes(how)}>{said}</polyline>'
 
 
 def key(names: Iterable[tuple[str, int]]) -> str:
-    """Which colour is whose: (name, number of the colour)."""
+    """The legend of the colours: (name, number of the colour)."""
     shown = "".join(f'<span><i style="background:var(--c{k})"></i>{escape(name)}</span>' for name, k in names)
     return f'<p class="key">{shown}</p>'
 

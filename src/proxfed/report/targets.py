@@ -1,4 +1,4 @@
-"""Where on an axis - rounds, steps, bytes, seconds - a measure first reached a target."""
+"""The position on an axis (rounds, steps, bytes, seconds) at which a measure first reached a target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def first_reached(
     history: Sequence[Row], measure: str, target: float, axis: str = "round", clients: int | None = None,
     own: Directions = NONE,
 ) -> float | None:  # fmt: skip
-    """Where the rows of one seed first reach the target; NEVER if they do not, None if they have no such numbers."""
+    """The position at which one seed first reaches the target; NEVER if it does not, None without such numbers."""
     measured = [row for row in history if row.get(measure) is not None and axis_value(row, axis, clients) is not None]
     if not measured:
         return None
@@ -31,7 +31,7 @@ def half_reached(
     clients: int | None = None,
     own: Directions = NONE,
 ) -> float | None:
-    """Where the first half of the seeds had reached the target: the lower median, with NEVER as the largest."""
+    """The position at which half of the seeds had reached the target: the lower median, with NEVER as the largest."""
     found = [first_reached(history, measure, target, axis, clients, own) for history in histories]
     places = [where for where in found if where is not None]
     return median_low(places) if places else None

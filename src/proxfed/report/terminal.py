@@ -1,11 +1,11 @@
-"""The terminal, or a notebook or a log in its place: what is shown there, and Ctrl-C. Progress is in progress.py.
+"""Output in the terminal, a notebook or a log, and Ctrl-C. Progress is in progress.py.
 
 The library logs under the name `proxfed` and configures nothing; the command line shows the log on stderr (`show_log`).
-Where that logger is set to ERROR, there is no progress either.
+If that logger is set to ERROR, there is no progress display either.
 
-Names and messages that come from files are text there, and nothing else. An escape sequence in a label could move the
-cursor, hide lines or change the title of the window; a right-to-left mark could show words in another order. Such
-characters are shown as '?', and brackets are no markup.
+Names and messages from files are shown as plain text. An escape sequence in a label could move the cursor, hide lines
+or change the title of the window; a right-to-left mark could reorder words. Such characters are shown as '?', and
+brackets are not markup.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from proxfed.harness.results import Results
 
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
-"""Control characters but line feed and tab, marks of direction and order, and halves of characters."""
+"""Control characters except line feed and tab, direction marks, and surrogates."""
 
 
 def visible(text: str) -> str:
-    """The text with a '?' for each character that would do something else than be seen."""
+    """The text with a '?' for each control or invisible character."""
     return UNSEEN.sub("?", text)
 
 
 def console(**how: Any) -> Console:
-    """A console on which only what we style ourselves is more than text."""
+    """A console that shows all text literally, except for our own styles."""
     made = Console(markup=False, emoji=False, **how)
     made.push_render_hook(_AsText())
     return made
@@ -69,7 +69,7 @@ log = logging.getLogger("proxfed")
 
 
 def quiet() -> bool:
-    """Nothing but results and errors is shown."""
+    """Whether only results and errors are shown."""
     return log.getEffectiveLevel() >= logging.ERROR
 
 
@@ -90,14 +90,14 @@ def show_log(level: int) -> None:
 
 
 def say(line: str, console: Console = out, style: str | None = None) -> None:
-    """A line of text as it stands, a long path in one piece; on stderr only if that is not to be quiet."""
+    """Print a line of text unchanged, without wrapping long paths; on stderr only if not quiet."""
     if console is err and quiet():
         return
     console.print(line, style=style, highlight=False, soft_wrap=True)
 
 
 def print_results(table: Sequence[Mapping[str, Any]]) -> None:
-    """What each algorithm reached, and what it took to reach the targets."""
+    """Print the results of each algorithm, and the costs of reaching the targets."""
     from proxfed.report.summary import fairness, rich_results
 
     out.print(rich_results(table, out.width))
@@ -106,7 +106,7 @@ def print_results(table: Sequence[Mapping[str, Any]]) -> None:
 
 
 def say_messages(results: Results, case: str = "") -> None:
-    """A line on stderr for each seed that diverged, found its steps or got nowhere: results, not failures."""
+    """Print a line on stderr for each seed that diverged, found its step sizes or made no progress."""
     where = f"{case}: " if case else ""
     for s in results.status:
         if s["message"]:
@@ -114,14 +114,14 @@ def say_messages(results: Results, case: str = "") -> None:
             say(f"{where}{s['algorithm']}, seed {s['seed']}: {s['message']}", err, style)
 
 
-# ---- on the way -----------------------------------------------------------------------------------------------------
+# ---- interruption ---------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """Meanwhile the first Ctrl-C (or SIGTERM) asks the work to stop after its round; the second ends the process.
+    """A context in which the first Ctrl-C (or SIGTERM) stops the work after its round; the second ends the process.
 
-    What it gives says whether that was asked. In a thread that is not the main one, which gets no signals, it never is.
+    It gives a function that returns whether to stop. Outside the main thread, which alone gets signals, it never does.
     """
     asked = threading.Event()
 

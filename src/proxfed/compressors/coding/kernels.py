@@ -1,4 +1,4 @@
-"""Loops over many entries or bits, compiled by numba: the same numbers as those of NumPy beside which they stand."""
+"""Loops over many entries or bits, compiled by numba, with the same results as the NumPy versions."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from numba.extending import intrinsic
 from proxfed.machine import compiled
 
 CHUNK = 4096
-"""Entries that are compared at a time: one byte each, which stay where they are fastest."""
+"""Entries that are compared at a time: one byte each, which stay in the fastest cache."""
 
 BINS = 4096
-"""Intervals in which sizes are counted."""
+"""Intervals of the histogram of sizes."""
 
 ONE, HIGHEST, LITTLE = np.uint64(1), np.uint64(1 << 63), sys.byteorder == "little"
 
 
 @intrinsic
 def _zeros_below(typing: Any, word: Any) -> Any:
-    """How many zeros a word that is not 0 has below its lowest one."""
+    """The number of trailing zeros of a non-zero word."""
     zero_is_undefined = ir.Constant(ir.IntType(1), 1)
     return types.uint64(types.uint64), lambda context, builder, signature, a: builder.cttz(a[0], zero_is_undefined)
 
 
 @intrinsic
 def _zeros_above(typing: Any, word: Any) -> Any:
-    """And above its highest."""
+    """The number of leading zeros of a non-zero word."""
     zero_is_undefined = ir.Constant(ir.IntType(1), 1)
     return types.uint64(types.uint64), lambda context, builder, signature, a: builder.ctlz(a[0], zero_is_undefined)
 
@@ -40,10 +40,10 @@ def _zeros_above(typing: Any, word: Any) -> Any:
 
 @compiled()
 def collect(word, mask, least, start, place, found):
-    """Where the words, without what the mask leaves out, are at least so large, counted from `start`, and these words.
+    """Positions, counted from `start`, at which masked words are at least `least`, and these words.
 
-    How many there are, or -1 if there is no room for all. Few are: comparisons run in vectors, eight that failed are
-    passed over at once, and the rest is noted without a branch that could not be foretold.
+    Returns their number, or -1 if there is not enough room. They are rare: comparisons are vectorised, eight that
+    failed are skipped at once, and the rest is stored without unpredictable branches.
     """
     large = np.zeros(CHUNK, np.uint8)
     eight, hit, n = large.view(np.uint64), np.empty(CHUNK // 8, np.int32), 0
@@ -70,9 +70,9 @@ def collect(word, mask, least, start, place, found):
 
 @compiled()
 def keep_largest(word, mask, least, k, place):
-    """The k largest of words that are all at least so large move to the front, of equal ones the first, in their order.
+    """Move the k largest of words >= `least` to the front, in order; ties are broken by position.
 
-    The k-th largest is counted out: how many are in each of so many intervals, and then within that which it is in.
+    The k-th largest is found by counting: first in a histogram, then within its interval.
     """
     count, low, high, left = np.empty(BINS, np.int64), np.uint64(least), np.uint64(least), k
     for i in range(len(word)):
@@ -103,7 +103,7 @@ def keep_largest(word, mask, least, k, place):
 
 @compiled()
 def put(row, index, value):
-    """row[index] = value, of indices that are known to be in it."""
+    """row[index] = value, without bounds checks."""
     for i in range(len(index)):
         row[index[i]] = value[i]
 
@@ -112,7 +112,7 @@ def put(row, index, value):
 
 
 def words(body):
-    """Bytes as words of eight, the first the highest; behind the last one there is a word of zeros."""
+    """Bytes as big-endian words of eight; a word of zeros is appended."""
     padded = np.zeros(8 * (len(body) // 8 + 2), np.uint8)
     padded[: len(body)] = body
     return padded.view(np.uint64).byteswap() if LITTLE else padded.view(np.uint64)
@@ -120,7 +120,7 @@ def words(body):
 
 @compiled()
 def unary(words, out):
-    """Numbers as so many zeros and a one, until `out` is full or the words are at their end: (how many, their bits)."""
+    """Read unary numbers (zeros, then a one) until `out` is full or the words end: (their number, their bits)."""
     n, last = 0, -1
     for w in range(len(words)):
         left = words[w]
@@ -137,7 +137,7 @@ def unary(words, out):
 
 @compiled()
 def append_bits(words, width, out):
-    """Each number gets so many more bits, 1 to 63, at its end."""
+    """Append `width` bits, 1 to 63, to each number."""
     drop = np.uint64(64 - width)
     for i in range(len(out)):
         w, bit = (i * width) >> 6, np.uint64((i * width) & 63)
@@ -147,7 +147,7 @@ def append_bits(words, width, out):
 
 @compiled()
 def sums(values, count, r, out):
-    """The sum of each client's numbers >= 0, count[i] of them one after another, each >> r."""
+    """The sum of each client's numbers >= 0, each >> r; client i has the next count[i] numbers."""
     start, r = 0, np.uint64(r)
     for i in range(len(count)):
         total, own = np.uint64(0), values[start : start + count[i]]

@@ -1,7 +1,7 @@
-"""The planes of a long vector, in bytes whose probabilities follow from the counts, for the coders of rans.py.
+"""The code of a long vector's planes, as bytes whose probabilities follow from the counts, for rans.py.
 
-A plane with few ones, or few zeros, is the gaps between them instead. What travels: the counts, what is left of large
-levels, gaps, signs, and what the coders wrote.
+A plane with few ones, or few zeros, is coded as the gaps between them instead. Messages have the counts, the remainders
+of large levels, gaps, signs, and the coders' output.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from proxfed.compressors.coding.planes import MOST, Planes
 from proxfed.compressors.coding.reader import Reader, check
 
 _FEW = 32
-"""Fewer than a 32nd: gaps are as short, and faster."""
+"""If fewer than a 32nd are ones, gaps are as short, and faster."""
 
 
 def write(planes: Planes, width: int) -> bytes:
@@ -34,7 +34,7 @@ def write(planes: Planes, width: int) -> bytes:
 
 
 def read(message: Reader, d: int, width: int) -> Planes:
-    """From all that is left of the message."""
+    """Read the planes from the rest of the message."""
     counts = [d]
     while len(counts) <= MOST and counts[-1] > 0:
         counts.append(_read_count(message, counts[-1]))
@@ -55,13 +55,13 @@ def read(message: Reader, d: int, width: int) -> Planes:
 
 
 class _Model(NamedTuple):
-    """What both ends know when they know the counts."""
+    """The quantities that follow from the counts."""
 
     gaps: list[int]  # planes with few ones, or few zeros
     coded: list[int]  # the others
-    kinds: np.ndarray  # for every byte of these, which of them it is of
+    kinds: np.ndarray  # for every byte of the coded planes, the index of its plane
     tables: np.ndarray  # (coded planes, 256): the frequencies of their bytes
-    lanes: int  # how many coders there are
+    lanes: int  # the number of coders
 
     @classmethod
     def of(cls, counts: Sequence[int], d: int) -> _Model:
@@ -71,7 +71,7 @@ class _Model(NamedTuple):
         kinds = np.repeat(np.arange(len(coded)), [wire.whole_bytes(n) for _, n in coded])
         tables = np.array([_frequencies(ones, n) for ones, n in coded])
         rarer = [(min(ones, n - ones), n) for ones, n in coded]
-        length = sum(m * (n // m).bit_length() for m, n in rarer)  # bits, about; a coder costs eight
+        length = sum(m * (n // m).bit_length() for m, n in rarer)  # approximate bits; a coder costs eight
         gaps = [k for k, small in enumerate(few) if small]
         return cls(
             gaps, [k for k, small in enumerate(few) if not small], kinds, tables, max(1, length // 800) if coded else 0
@@ -82,7 +82,7 @@ _ONES = np.array([byte.bit_count() for byte in range(256)])
 
 
 def _frequencies(ones: int, n: int) -> np.ndarray:
-    """Of the 256 bytes, in 2^15, if each bit is one with probability ones / n; none is 0."""
+    """Frequencies of the 256 bytes in 2^15, if each bit is one with probability ones / n; none is 0."""
     each = [max(1, (ones**j * (n - ones) ** (8 - j) << rans.PRECISION) // n**8) for j in range(9)]
     table = np.array(each)[_ONES]
     table[0 if 2 * ones < n else 255] += 2**rans.PRECISION - table.sum()

@@ -1,9 +1,8 @@
-"""Levels of a quantiser, whole numbers of either sign, as planes of bits.
+"""Levels of a quantiser, signed whole numbers, as bit planes.
 
-The first plane says which levels are not 0, the next which of these are above 1 in size, and so on. Ones are rare in
-some planes and zeros in others, whatever the levels are like; how many there are is all that the codes of the planes
-ask for: urn_code.py for short vectors, plane_code.py for long ones. Both are in whole numbers alone, so that bits
-are the same on every machine.
+The first plane marks the levels that are not 0, the next those of these above 1 in size, and so on. Some planes have
+few ones and others few zeros, whatever the levels; the codes of the planes depend only on these counts: urn_code.py for
+short vectors, plane_code.py for long ones. Both use whole numbers only, so that bits are the same on every machine.
 """
 
 from __future__ import annotations
@@ -15,29 +14,29 @@ import numpy as np
 from proxfed.compressors.coding.reader import check
 
 MOST = 15
-"""Planes. What is left of larger levels is a number of its own."""
+"""The maximum number of planes; remainders of larger levels are separate numbers."""
 
 
 class Planes(NamedTuple):
-    """Levels as planes of bits, their signs, and what is left of large ones."""
+    """Levels as bit planes, their signs, and the remainders of large ones."""
 
     bits: list[np.ndarray]
-    """Truth values; each plane is as long as the one before it has ones, and has at least one."""
+    """Booleans; the length of each plane is the number of ones in the previous one, at least one."""
     negative: np.ndarray
     """The signs of the levels that are not 0."""
     high: np.ndarray
-    """What is left, a number >= 0 for each one in plane 15; if there are fewer planes, nothing is."""
+    """The remainders, a number >= 0 for each one in plane 15; empty if there are fewer planes."""
 
     @property
     def counts(self) -> list[int]:
-        """How many ones each plane has, with a 0 for the first plane that would have none."""
+        """The number of ones in each plane, with a 0 for the first plane that would have none."""
         counts = [int(np.count_nonzero(plane)) for plane in self.bits]
         return counts if len(counts) == MOST else [*counts, 0]
 
 
 def take_apart(level: np.ndarray) -> Planes:
     """Levels (d,)."""
-    # By places and not by masks, which are several times slower: whether a bit is one cannot be guessed.
+    # By indices, because masks are several times slower: their branches are unpredictable.
     size = level.take(np.flatnonzero(first := level != 0))
     negative, size = size < 0, np.abs(size) - 1
     bits = [first]

@@ -1,7 +1,7 @@
-"""What a quantiser sends for a row: its step, its offset, and the levels.
+"""A quantiser's message for a row: its step, its offset, and the levels.
 
-A long row begins with three bytes of step and one of offset. Of a short row all is one number: eight to twelve bits of
-step in steps that are usual, three to seven of offset, and the levels.
+A long row begins with three bytes of step and one of offset. A short row is one large number: eight to twelve bits for
+usual steps, three to seven of offset, and the levels.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from proxfed.compressors.step_search import LOWEST, MANTISSA, PARTS, SHORT, Quan
 from proxfed.types import Compressor, Packed
 
 EXPONENTS = 1 << 13
-"""Of steps m 2^e: e is from -4096 on."""
+"""The number of exponents e of steps m 2^e, from -4096 on."""
 
 USUAL, FIRST_USUAL = 64, -60
-"""Most exponents are among these many, from this one on: steps of 2^-49 to 2^15."""
+"""Usual exponents, their number and the first: steps of 2^-49 to 2^15."""
 
 
 def zero(d: int) -> bytes:
-    """The whole message of a row that is 0."""
+    """The message of a zero row."""
     return bytes(1 if d <= SHORT else 3)
 
 
 def not_finite(d: int) -> bytes:
-    """And of one with a number that is infinite or none."""
+    """The message of a row with an infinite number or NaN."""
     return bytes(2) if d <= SHORT else b"\xff" * 3
 
 
 def write(q: Quantised, largest: int) -> list[bytes]:
-    """The messages of rows that are finite and not zero; no level is above `largest`."""
+    """The messages of finite non-zero rows; no level is above `largest`."""
     write, width = _short if q.level.shape[1] <= SHORT else _long, wire.width(largest)
     rows = zip(q.m.tolist(), q.e.tolist(), q.offset.tolist(), q.level, strict=True)
     return [write(*row, width) for row in rows]
@@ -95,7 +95,7 @@ def _read_long(message: Reader, d: int, width: int) -> tuple[int, int, int, Plan
 
 
 def pack(messages: list[bytes], dense: np.ndarray, like: Tensor, compressor: Compressor) -> Packed:
-    """Messages that are written already: their length is the only way to count them."""
+    """Pack messages that are already encoded: their length is the only count."""
     length = np.array([len(message) for message in messages], np.int64)
     sent = np.zeros((len(messages), length.max(initial=0)), np.uint8)
     for row, message in zip(sent, messages, strict=True):

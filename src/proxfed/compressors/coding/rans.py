@@ -1,12 +1,12 @@
-"""Bytes in as many bits as their probabilities ask for: an asymmetric numeral system, with many coders side by side.
+"""An entropy coder for bytes: an asymmetric numeral system (rANS), with many interleaved coders.
 
-A coder is one whole number x in 2^16 .. 2^32 - 1 (Duda 2013). To write a symbol of frequency f in 2^15, x becomes
-(x // f) 2^15 + x % f + (the frequencies before it); where that would grow too large, 16 bits of x are sent first. To
-read is the same backwards. Coder j has the symbols j, j + L, j + 2L, ... of L coders, so that NumPy does all L at once
-(Giesen 2014). All is in whole numbers: the same bits everywhere.
+A coder is one whole number x in 2^16 .. 2^32 - 1 (Duda 2013). A symbol of frequency f in 2^15 is written as the new x =
+(x // f) 2^15 + x % f + (the cumulative frequency); if x would overflow, 16 bits of x are sent first. Reading is the
+inverse. Coder j of L has the symbols j, j + L, j + 2L, ..., so that NumPy runs all L at once (Giesen 2014). All
+arithmetic is in whole numbers: the same bits everywhere.
 
-A coder may begin anywhere, so it begins with two bytes of something else, the payload; else its four bytes of x would
-cost three. So they cost about one.
+A coder may start at any x, so two bytes of the payload serve as its start. This lowers its overhead from three bytes to
+about one.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def read(message: Bytes, kinds: np.ndarray, tables: np.ndarray, lanes: int) -> t
 
 
 def _in_steps(values: np.ndarray, lanes: int, sure: int) -> np.ndarray:
-    """One row per step; the last one is filled up with what does not change a coder."""
+    """One row per step; the last one is padded with a value that does not change a coder."""
     steps = -(-len(values) // lanes)
     out = np.full(steps * lanes, sure, _U)
     out[: len(values)] = values

@@ -1,4 +1,4 @@
-"""Reading a message from front to end: whatever its bytes are, it is read or refused in one sentence."""
+"""A sequential reader of messages: any bytes are either parsed or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Bytes = np.ndarray  # of uint8
 
 
 class Reader:
-    """What is left of a message. Every length is compared with it before anything is allocated."""
+    """The rest of a message. Every length is compared with it before memory is allocated."""
 
     def __init__(self, message: bytes) -> None:
         self.rest: Bytes = np.frombuffer(message, np.uint8)
@@ -28,29 +28,29 @@ class Reader:
         return body
 
     def floats(self, count: int, dtype: torch.dtype) -> Tensor:
-        """So many numbers."""
+        """Read `count` numbers."""
         return torch.from_numpy(self.take(count * dtype.itemsize).copy()).view(dtype)
 
     def sizes(self, count: int, dtype: torch.dtype) -> Tensor:
-        """Numbers >= 0, or NaN where a run has diverged."""
+        """Numbers >= 0, or NaN if a run has diverged."""
         numbers = self.floats(count, dtype)
         check(not (numbers < 0).any(), "a norm is negative")
         return numbers
 
     def packed(self, count: int) -> Bytes:
-        """The bytes of so many bits; what fills up the last one is 0."""
+        """Read the bytes of `count` bits; padding bits must be 0."""
         body = self.take(-(-count // 8))
         check(count % 8 == 0 or not int(body[-1]) & (0xFF >> count % 8), "the bits that fill up a byte are not 0")
         return body
 
     def bits(self, count: int) -> np.ndarray:
-        """So many bits, as 0 and 1."""
+        """Read `count` bits, as 0 and 1."""
         return np.unpackbits(self.packed(count), count=count)
 
 
 @contextmanager
 def reading(client: int, message: bytes) -> Iterator[Reader]:
-    """The body of the `with` reads the message to its end; what is wrong with it is said with the client's number."""
+    """The body of the `with` reads the message to its end; errors name the client."""
     reader = Reader(message)
     try:
         yield reader

@@ -1,9 +1,9 @@
 """A short message as one large number: an asymmetric numeral system (Duda 2009) without limits.
 
-The bits of a plane are drawn from an urn, which begins with the shares of ones and zeros in the plane before it and
-learns from every bit. So there are no counts and no table to send, and a message has as many bits as its probabilities
-say, but for what fills up the last byte. The number is read from below, so what is read first is written last. Every
-number is the code of exactly one message: reading must end at 0, and the last byte is not 0.
+The bits of a plane are drawn from an urn, which starts with the shares of ones and zeros in the previous plane and
+learns from every bit. So there are no counts and no table to send, and messages have the ideal length for these
+probabilities, rounded up to bytes. The number is read from its lowest digit, so the first symbol to read is written
+last. Every number is the code of exactly one message: reading must end at 0, and the last byte is not 0.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from proxfed.compressors.coding.planes import MOST, Planes
 from proxfed.compressors.coding.reader import Reader, check
 
 WEIGHT = 4
-"""As many bits of a plane count as much as the whole plane before it."""
+"""The weight of the previous plane, in bits of the current one."""
 
 
 class Urn(NamedTuple):
-    """What it begins with, and by how much each bit adds to its kind."""
+    """The initial counts, and the increment per bit."""
 
     ones: int
     zeros: int
@@ -30,22 +30,22 @@ class Urn(NamedTuple):
 
     @classmethod
     def after(cls, ones: int, n: int) -> Urn:
-        """A plane of n bits, so many of them ones."""
+        """The urn after a plane of n bits with so many ones."""
         return cls(WEIGHT * (ones + 1), WEIGHT * (n - ones + 1), n + 2)
 
 
 FIRST = Urn(2, 1, 1)
-"""Of the first plane."""
+"""The urn of the first plane."""
 
 
 class Writer:
     """Digits, in the order in which they are read."""
 
     def __init__(self) -> None:
-        self._parts: list[tuple[int, int, int]] = []  # (start, size, total): of `total` numbers, those that mean this
+        self._parts: list[tuple[int, int, int]] = []  # (start, size, total) of each symbol's interval
 
     def digit(self, value: int, radix: int) -> None:
-        """A whole number below the radix, all of them as likely."""
+        """A whole number below the radix, uniformly distributed."""
         self._parts.append((value, 1, radix))
 
     def bits(self, plane: Sequence[bool], urn: Urn) -> None:
@@ -66,7 +66,7 @@ class Writer:
 
 
 class Digits:
-    """The digits of a message, one after the other."""
+    """The digits of a message, in order."""
 
     def __init__(self, message: Reader, most: int) -> None:
         body = message.take(len(message.rest))
@@ -98,7 +98,7 @@ class Digits:
 def write(to: Writer, planes: Planes, width: int) -> None:
     """No level has more than `width` bits."""
     urn = FIRST
-    for plane in [*planes.bits, np.zeros(planes.bits[-1].sum(), bool)][:MOST]:  # one without ones ends them
+    for plane in [*planes.bits, np.zeros(planes.bits[-1].sum(), bool)][:MOST]:  # a plane without ones ends them
         to.bits(plane.tolist(), urn)
         urn = Urn.after(int(plane.sum()), len(plane))
     for left in (planes.high + 1).tolist():

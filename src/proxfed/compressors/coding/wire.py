@@ -1,16 +1,16 @@
-"""Numbers in few bytes, and how many bytes that takes before anything is written.
+"""Compact codes of numbers, and their sizes in bytes, which are known before encoding.
 
-Whole numbers >= 0 travel as one header byte and then in the shorter of two codes:
+Whole numbers >= 0 are sent as one header byte and then in the shorter of two codes:
 
     fixed   every number in the same `width` bits, which both ends know                     header FIXED
     Rice    g as g >> r in unary, all of them, then the r low bits of each (Rice 1979)      header r
 
-A set of indices below d is the sequence of its gaps. That covers the usual choices: fixed gaps take the ceil(log2 d)
-bits of fixed indices (never more than 4 bytes each), and Rice gaps with r = 0 are the bitmap of the set, cut off after
-its last one.
+A set of indices below d is coded as its gaps. That covers the usual choices: fixed gaps take the ceil(log2 d) bits of
+fixed indices (never more than 4 bytes each), and Rice gaps with r = 0 are the bitmap of the set, cut off after its last
+one.
 
-Sizes are computed for all clients at once: `values` has their numbers one after another, count[i] of them of client i.
-What is read is checked: it is in range and written as we write it, or the message is refused.
+Sizes are computed for all clients at once: `values` has their numbers in order, count[i] of client i.
+Reading checks the numbers: a message with values out of range, or not in canonical form, is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from proxfed.machine import numba_is_used
 FIXED = 255
 
 MANY = 2**15
-"""From this many numbers on, they are read by compiled loops (kernels.py), if numba is there: it takes time to load."""
+"""From this many numbers on, compiled loops (kernels.py) read them, if numba is installed: loading it takes time."""
 
 
 def width(largest: int) -> int:
@@ -36,11 +36,11 @@ def width(largest: int) -> int:
 
 
 def whole_bytes(bits: Any) -> Any:
-    """Bytes that hold so many bits; a number or an array."""
+    """The number of bytes for these bits; a number or an array."""
     return -(-bits // 8)
 
 
-# ------------------------------------------------------------------------------------------------- tensors, as they are
+# ------------------------------------------------------------------------------------------------- uncoded tensors
 
 
 def rows(part: Tensor) -> list[bytes]:
@@ -49,7 +49,7 @@ def rows(part: Tensor) -> list[bytes]:
 
 
 def join(*parts: Sequence[bytes]) -> list[bytes]:
-    """The parts of each client, one behind the other."""
+    """The concatenated parts of each client."""
     return [b"".join(row) for row in zip(*parts, strict=True)]
 
 
@@ -57,7 +57,7 @@ def join(*parts: Sequence[bytes]) -> list[bytes]:
 
 
 def sizes(values: np.ndarray, count: np.ndarray, width: int) -> np.ndarray:
-    """Bytes of what `write` makes for each client, (c,)."""
+    """The length of `write`'s result for each client, (c,)."""
     return _plan(values, count, width)[1]
 
 
@@ -70,7 +70,7 @@ def write(values: np.ndarray, width: int) -> bytes:
 
 
 def read(message: Reader, count: int, width: int) -> np.ndarray:
-    """So many numbers below 2^width."""
+    """Read `count` numbers below 2^width."""
     r = int(message.take(1)[0])
     if r == FIXED:
         values = unpack(message, count, width)
@@ -84,7 +84,7 @@ def read(message: Reader, count: int, width: int) -> np.ndarray:
 
 
 def _plan(values: np.ndarray, count: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each client (header, bytes with the header). A good r is next to log2 of the mean, so three are tried."""
+    """(header, bytes including the header) per client. The best r is close to log2 of the mean, so three are tried."""
     middle = np.frexp(_sums(values, count) / np.maximum(count, 1))[1] - 1
     header, nbytes = np.full(count.shape, FIXED), 1 + whole_bytes(count * width)
     tried = range(max(0, middle.min() - 1), max(0, middle.max() + 1) + 1) if len(count) else ()
@@ -96,7 +96,7 @@ def _plan(values: np.ndarray, count: np.ndarray, width: int) -> tuple[np.ndarray
 
 
 def gaps(flat: np.ndarray, count: np.ndarray, d: int) -> np.ndarray:
-    """How many indices are left out before each one, client by client. flat: ascending positions in a (c, d) array."""
+    """The number of skipped indices before each one, client by client. flat: ascending positions in a (c, d) array."""
     gap = np.empty(len(flat), np.int32)
     np.subtract(flat[1:], flat[:-1] + 1, out=gap[1:], casting="unsafe")
     first = _starts(count)[count > 0]
@@ -116,12 +116,12 @@ def read_indices(message: Reader, count: int, d: int) -> np.ndarray:
 
 
 def signed_sizes(values: np.ndarray, largest: int) -> np.ndarray:
-    """Bytes of what `write_signed` makes of each row of (c, d)."""
+    """The length of `write_signed`'s result for each row of (c, d)."""
     return np.minimum(*_signed_sizes(values, largest))
 
 
 def write_signed(values: np.ndarray, largest: int) -> bytes:
-    """A byte that says which, then sign and magnitude of all numbers, or of those that are not zero."""
+    """A header byte, then sign and magnitude of all numbers, or of the non-zero ones."""
     bits = width(largest)
     full, sparse = _signed_sizes(values[None], largest)
     if full <= sparse:
@@ -172,7 +172,7 @@ def _signed_sizes(values: np.ndarray, largest: int) -> tuple[np.ndarray, np.ndar
 def pack(values: np.ndarray, width: int) -> bytes:
     """Numbers below 2^width, one after another in exactly `width` bits each, the highest first.
 
-    Eight of them are `width` bytes, so that the same few shifts make a byte of all such groups at once.
+    Eight numbers take `width` bytes, so that the same few shifts encode all groups of eight at once.
     """
     groups = -(-len(values) // 8)
     filled = np.zeros(8 * groups, _word(width))
@@ -188,13 +188,13 @@ def pack(values: np.ndarray, width: int) -> bytes:
 
 
 def unpack(message: Reader, count: int, width: int) -> np.ndarray:
-    """So many numbers of `width` bits."""
+    """Read `count` numbers of `width` bits."""
     body = message.packed(count * width)
     return _append(np.zeros(count, np.int64), body, width)
 
 
 def _append(high: np.ndarray, body: np.ndarray, width: int) -> np.ndarray:
-    """The numbers, each followed by its next `width` bits; those that are given are used up."""
+    """The numbers, each followed by its next `width` bits; `high` is overwritten."""
     if width == 0:
         return high
     count = len(high)
@@ -220,17 +220,17 @@ def _append(high: np.ndarray, body: np.ndarray, width: int) -> np.ndarray:
 
 
 def pack_flags(flags: np.ndarray) -> bytes:
-    """Truth values, a bit each."""
+    """Booleans, one bit each."""
     return np.packbits(flags).tobytes()
 
 
 def unpack_flags(message: Reader, count: int) -> np.ndarray:
-    """So many truth values."""
+    """Read `count` booleans."""
     return message.bits(count).view(bool)
 
 
 def _word(width: int) -> Any:
-    """A whole number type for numbers of so many bits and those that fill up their first and last bytes."""
+    """An integer type for numbers of so many bits plus the other bits of their first and last bytes."""
     return np.uint32 if width <= 18 else np.uint64
 
 
@@ -243,8 +243,8 @@ def _unary(values: np.ndarray) -> bytes:
 
 
 def _read_unary(message: Reader, count: int, most: int) -> np.ndarray:
-    """Numbers that take at most so many bytes; where they would take more, they are written in the fixed code."""
-    body, size = message.rest[:most], whole_bytes(3 * count) + 8  # two bits each, mostly
+    """Unary numbers of at most `most` bytes in total; longer ones would use the fixed code."""
+    body, size = message.rest[:most], whole_bytes(3 * count) + 8  # usually two bits each
     if loops := _loops(count):
         high = np.empty(min(count, 8 * len(body)), np.int64)
         found, bits = loops.unary(loops.words(body), high)
@@ -261,7 +261,7 @@ def _read_unary(message: Reader, count: int, most: int) -> np.ndarray:
 
 
 def _loops(count: int) -> Any:
-    """The compiled loops, where they are worth it, or None."""
+    """The compiled loops if they are worthwhile, else None."""
     if count < MANY or not numba_is_used():
         return None
     from proxfed.compressors.coding import kernels
@@ -270,7 +270,7 @@ def _loops(count: int) -> Any:
 
 
 def _starts(count: np.ndarray) -> np.ndarray:
-    """Where the numbers of each client start."""
+    """The position of each client's first number."""
     return np.cumsum(count) - count
 
 

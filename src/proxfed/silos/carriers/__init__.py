@@ -1,1 +1,1 @@
-"""What brings questions and answers from one organisation to another."""
+"""Carriers: they transport requests and answers between organisations."""

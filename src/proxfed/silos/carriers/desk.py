@@ -1,8 +1,8 @@
-"""The coordinator's side of a carrier that is a service of its own: questions go out and answers come in over lines.
+"""The coordinator's side of a carrier that is a separate service: requests and answers go over connections (lines).
 
-A line is a connection to one site, which some process of the carrier, a courier, opens and keeps. Lines break, couriers
-are killed, sites vanish: a question stays on the desk until it is answered, and goes out again on the next line.
-Holders do not mind hearing a question twice.
+A line is a connection to one site, opened and kept by a process of the carrier, a courier. Lines break, couriers are
+killed, sites vanish: a question stays open until it is answered, and is sent again on the next line. Holders are
+idempotent: they answer a repeated question with the same bytes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from proxfed.silos.carriers import local_socket
 log = logging.getLogger(__name__)
 
 PATIENCE = 15.0
-"""Seconds without an answer after which it is said for whom everybody waits."""
+"""Seconds without an answer after which the missing sites are reported."""
 
 GRACE = 3.0
-"""Seconds that couriers who are still there have to come back, before others are sent."""
+"""Seconds that running couriers have to reconnect, before new ones are sent."""
 
 ON_THE_WAY = 45.0
-"""Seconds that a courier has to open a line, before another one is sent."""
+"""Seconds that a courier has to open a line, before the next one is sent."""
 
 AGAIN = 30.0
 """Seconds without an answer after which a question is sent again on the same line, then after twice as many."""
@@ -38,8 +38,8 @@ _TAG = struct.Struct(">Q")
 class Desk:
     """A `Carrier` whose couriers are sent by `dispatch(site, socket)`, again whenever a site has no line.
 
-    `dispatch` returns when a courier is on its way, and raises if none can be sent now. `say` is told, in one sentence,
-    for whom everybody waits, and why.
+    `dispatch` returns when a courier has started, and raises if none can be sent now. `say` is called with a sentence
+    that names the sites waited for, and why.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Desk:
         self._open: dict[str, bytes] = {}  # frames that have no answer yet: a tag and the question
         self._answers: dict[str, bytes] = {}
         self._tag = time.time_ns()  # larger than any tag of a coordinator before this one
-        self._due = dict.fromkeys(sites, time.monotonic() + GRACE)  # when a courier is sent, if there is no line
+        self._due = dict.fromkeys(sites, time.monotonic() + GRACE)  # when to send a courier, if there is no line
         self._trouble: dict[str, str] = {}
         self._closing = False
 
@@ -69,7 +69,7 @@ class Desk:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Couriers are told to go home."""
+        """Ends the couriers."""
         with self._change:
             self._closing = True
             self._change.notify_all()
@@ -89,7 +89,7 @@ class Desk:
     # ---- questions and answers ----------------------------------------------------------------------------------
 
     def ask(self, questions: Mapping[str, bytes], deadline: float | None = None) -> dict[str, bytes]:
-        """The answers of the sites asked; of those that answered within `deadline` seconds, if one is given."""
+        """The answers by site; with `deadline`, only those that arrived within so many seconds."""
         begin, told = time.monotonic(), PATIENCE
         with self._change:
             self._answers = {}
@@ -120,7 +120,7 @@ class Desk:
             local_socket.send(line, b"")
             return
         with self._change:
-            self._lines[site] = line  # in the place of an older one
+            self._lines[site] = line  # replaces an older one
             self._trouble.pop(site, None)
             self._change.notify_all()
         threading.Thread(target=self._write, args=(site, line), daemon=True).start()
@@ -135,7 +135,7 @@ class Desk:
                 self._change.notify_all()
 
     def _write(self, site: str, line: socket.socket) -> None:
-        """What is open for a site goes out on its line, after a while again; a line that is over hears of that."""
+        """Sends the open question of a site on its line, and again after a while; a line that is replaced is closed."""
         sent, due, pause = b"", 0.0, self.again
         with suppress(OSError):
             while True:
@@ -173,7 +173,7 @@ class Desk:
             try:
                 self.dispatch(site, self.path)
                 trouble, pause = "a courier is on its way", ON_THE_WAY
-            except Exception as e:  # whatever it is: it is said, and tried again
+            except Exception as e:  # report any failure, and retry
                 trouble, pause = str(e) or type(e).__name__, 2.0
             with self._change:
                 self._trouble[site], self._due[site] = trouble, time.monotonic() + pause
@@ -183,10 +183,10 @@ class Desk:
 
 
 def carry(path: Path, site: str, call: Callable[[bytes], bytes], patience: float = 60.0) -> None:
-    """Runs in the carrier: questions from the desk to `call`, answers back, until the desk says that it is over.
+    """Runs in the carrier: passes questions from the desk to `call` and answers back, until the desk ends it.
 
-    A coordinator that is gone has `patience` seconds to come back. What `call` raises ends the courier, who is of no
-    use then: another one will be sent.
+    A coordinator that is gone has `patience` seconds to come back. An exception of `call` ends the courier; the desk
+    sends another one.
     """
     last = time.monotonic()
     while time.monotonic() - last < patience:
@@ -211,5 +211,5 @@ def carry(path: Path, site: str, call: Callable[[bytes], bytes], patience: float
 def _called(call: Callable[[bytes], bytes], question: bytes) -> bytes:
     try:
         return call(question)
-    except OSError as e:  # which is none of the line's
+    except OSError as e:  # not an error of the line
         raise RuntimeError(f"the site cannot be reached: {e}") from e

@@ -1,8 +1,8 @@
-"""Flower as the carrier, where a SuperLink already stands: a run for every site, whose ServerApp carries questions.
+"""Flower as the carrier, if a SuperLink already exists: one run per site, whose ServerApp carries questions.
 
-No code travels: the app that is sent is one pyproject.toml, which names two objects of this file. Flower starts a
-process for every message; that one only hands it to the holder's own process. Who a node is says the SuperLink, by the
-name with which its key was registered (`flwr supernode register KEY --name SITE`).
+No code is sent: the app is one pyproject.toml, which names two objects of this file. Flower starts a process for every
+message; it only passes the message to the holder's own process. The SuperLink identifies a node by the name with which
+its key was registered (`flwr supernode register KEY --name SITE`).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ except ImportError as e:
     raise InputError("the carrier 'flower' needs Flower: pip install 'proxfed[flower]'") from e
 
 LOOK = 0.5
-"""Seconds between two looks for a reply."""
+"""Seconds between two polls for a reply."""
 
 LIFE = 5.0
-"""Seconds between two looks whether the node was started anew."""
+"""Seconds between two checks whether the node has restarted."""
 
 SILENCE = 40.0
-"""Seconds without a reply after which a question is sent again, then after twice as many."""
+"""Seconds without a reply after which a question is sent again; the delay then doubles."""
 
 client = ClientApp()
 server = ServerApp()
@@ -49,7 +49,7 @@ server = ServerApp()
 
 @client.query()
 def _at_site(message: Message, context: Context) -> Message:
-    """In a process of its own, for one message. Where the holder listens is the node's own setting, not the run's."""
+    """Runs in a process per message. The holder's socket is a setting of the node, not of the run."""
     question = _read(message.content)
     return Message(_packed(ask_here(question, Path(str(context.node_config["socket"])))), reply_to=message)
 
@@ -61,7 +61,7 @@ def _at_server(grid: Grid, context: Context) -> None:
 
 
 def _answer(grid: Grid, site: str, question: bytes) -> bytes:
-    """Sent again if the node was started anew since, as it has forgotten all, or is silent for long."""
+    """The site's answer; the question is sent again if the node restarts, which loses it, or is silent for long."""
     sent: list[str] = []
     begun, looked, due, pause = "", -LIFE, 0.0, SILENCE
     while True:
@@ -106,7 +106,7 @@ class Runs:
     def __call__(self, site: str, socket: Path) -> None:
         name = f"courier-{sha256(f'{self.run} {site}'.encode()).hexdigest()[:12]}"
         with self.lock, tempfile.TemporaryDirectory() as folder:
-            for old in self._flwr("list", self.superlink).get("runs", ()):  # also of a coordinator that was killed
+            for old in self._flwr("list", self.superlink).get("runs", ()):  # also those of a killed coordinator
                 if old["fab-name"] == name and not old["status"].startswith("finished"):
                     self._flwr("stop", old["run-id"], self.superlink)
             self._flwr("run", str(_app(Path(folder) / name, site, socket)), self.superlink)
@@ -141,10 +141,10 @@ def _app(folder: Path, site: str, socket: Path) -> Path:
 
 
 def at_site(arguments: Sequence[str], socket: Path) -> tuple[list[str], dict[str, str]]:
-    """The command, and what to add to its environment, that connects this site and keeps it connected."""
+    """(command, additional environment) that connects this site and keeps it connected."""
     here = f'socket="{socket.resolve()}"'
     command = [_program("flower-supernode"), *arguments, "--node-config", here]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # it starts others of its programs
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # it starts other Flower programs
     return command, {"PATH": path, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(LOOK)}
 
 

@@ -1,7 +1,7 @@
 """Bytes between two processes of one machine: frames over a Unix socket that only this user can open.
 
-A carrier's processes come and go. What must stay, the holder and the coordinator, are processes of their own, and those
-of the carrier reach them here.
+A carrier's processes come and go. The holder and the coordinator must stay, so they are separate processes, and the
+carrier's processes reach them here.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 from proxfed.errors import InputError, require
 
 LARGEST = 1 << 34
-"""Bytes of a frame; a longer one is no frame of ours."""
+"""The largest size of a frame in bytes; longer ones are refused."""
 
 PIECE = 1 << 20
-"""Bytes that are asked for at a time."""
+"""Bytes per read."""
 
 _HEAD = struct.Struct(">Q")
 
@@ -40,7 +40,7 @@ def receive(s: socket.socket) -> bytes:
 
 
 def _exactly(s: socket.socket, size: int) -> bytes:
-    """Memory is taken as bytes come, not as they are promised."""
+    """Reads exactly `size` bytes; memory grows with the bytes received, not with the announced size."""
     got = bytearray()
     while len(got) < size:
         more = s.recv(min(size - len(got), PIECE))
@@ -52,7 +52,7 @@ def _exactly(s: socket.socket, size: int) -> bytes:
 
 @contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """A name of this path that the system takes: it allows some hundred characters."""
+    """A name of this path that is short enough for a socket: the system allows about a hundred characters."""
     if len(os.fsencode(path)) <= 100:
         yield str(path)
         return
@@ -65,7 +65,7 @@ def _short(path: Path) -> Iterator[str]:
 
 
 def connect(path: Path) -> socket.socket:
-    """OSError if nobody listens."""
+    """OSError if no process listens."""
     s = socket.socket(socket.AF_UNIX)
     try:
         with _short(path) as name:
@@ -77,11 +77,11 @@ def connect(path: Path) -> socket.socket:
 
 
 def listen(path: Path) -> socket.socket:
-    """In the place of whoever listened here before; locks are the caller's concern."""
+    """Replaces an earlier socket at this path; locking is up to the caller."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     s = socket.socket(socket.AF_UNIX)
-    before = os.umask(0o177)  # from its first moment nobody else can open it
+    before = os.umask(0o177)  # no other user can open it, from its creation on
     try:
         with _short(path) as name:
             s.bind(name)
@@ -95,10 +95,10 @@ def listen(path: Path) -> socket.socket:
 
 
 def accepting(s: socket.socket, each: Callable[[socket.socket], None]) -> None:
-    """`each` of every connection, in a thread of its own, until the socket is closed."""
+    """Calls `each` with every connection, in its own thread, until the socket is closed."""
 
     def one(c: socket.socket) -> None:
-        with c, suppress(OSError):  # the other side may go whenever it likes
+        with c, suppress(OSError):  # the other side may close at any time
             each(c)
 
     with suppress(OSError):

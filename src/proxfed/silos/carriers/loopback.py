@@ -1,7 +1,7 @@
-"""A whole federation on this machine, for tests and for the sceptical: real processes, sockets and certificates.
+"""A whole federation on this machine, for tests and trials: real processes, sockets and certificates.
 
-Each part of it is what an organisation would start: a server of the carrier, and at every site `proxfed silo` with a
-kit that was made for it. Only the addresses are those of this machine.
+Each part is what an organisation would start: a server of the carrier, and at every site `proxfed silo` with its own
+kit. Only the addresses are local.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HOST = "localhost"
 ADMIN = "deploy@localhost.org"
 
 Starts = dict[str, tuple[list[str], dict[str, str]]]
-"""Commands by the name of who runs them, and what is added to their environments."""
+"""(command, additional environment) by the name of the site that runs it."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -42,14 +42,14 @@ def free_ports(count: int) -> list[int]:
 class Loopback:
     """The carrier's server and the sites' residents, kept running until the end; `dispatch` sends couriers.
 
-    silo     the command that runs at a site, without what the carrier adds to it
+    silo     the command that runs at a site, without the carrier's arguments
     """
 
     def __init__(self, folder: Path, sites: Sequence[str], carrier: str, silo: Callable[[str], list[str]]) -> None:
         self.folder, self.sites, self.carrier, self.silo = folder.resolve(), tuple(sites), carrier, silo
         self.kept: dict[str, Kept] = {}
         self.kit: Path | None = None
-        """Of the administrator, if the carrier has such a thing."""
+        """The administrator's kit, if the carrier has one."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Loopback:
@@ -72,7 +72,7 @@ class Loopback:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For all processes: a home of their own, so that nobody's settings are read or changed."""
+        """For all processes: a separate home folder, so that no user's settings are read or changed."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         home = {"HOME": str(self.folder / "home"), "FLWR_HOME": str(self.folder / "flower")}
         return {**home, "PATH": path, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
@@ -113,7 +113,7 @@ class Loopback:
         if not note.exists():
             here.mkdir(exist_ok=True)
             certificates(here, self.sites)
-            files.write(note, json.dumps(free_ports(1 + len(self.sites))))  # the last: all else is there
+            files.write(note, json.dumps(free_ports(1 + len(self.sites))))  # last: everything else is there
         self.port, *ports = json.loads(note.read_text())
         connection = f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{here / "ca.crt"}"\n'
         files.write(here / "config.toml", f'[superlink]\ndefault = "loopback"\n[superlink.loopback]\n{connection}')
@@ -139,7 +139,7 @@ class Loopback:
 
 
 def provision(folder: Path, sites: Sequence[str], port: int) -> Path:
-    """Kits of NVIDIA FLARE for a server on this machine, the sites and an administrator; the folder of the kits."""
+    """Makes kits of NVIDIA FLARE for a local server, the sites and an administrator; returns their folder."""
     people = [{"name": HOST, "type": "server", "org": "loopback", "fed_learn_port": port}]
     people += [{"name": site, "type": "client", "org": "loopback"} for site in sites]
     people += [{"name": ADMIN, "type": "admin", "org": "loopback", "role": "project_admin"}]
@@ -159,7 +159,7 @@ def provision(folder: Path, sites: Sequence[str], port: int) -> Path:
 
 
 def certificates(folder: Path, sites: Sequence[str], days: float = 30.0) -> None:
-    """For Flower: a certificate of the SuperLink by an authority of our own, and a pair of keys for every site."""
+    """For Flower: a certificate of the SuperLink, signed by our own authority, and a key pair for every site."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,5 +1,5 @@
-"""Sites for a federation on one machine: each client of an experiment's data, or each organisation of tables, becomes
-one, with files of its own."""
+"""Sites for a federation on one machine: one per client of an experiment's data, or per organisation of tables, with
+its own files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = ("lyon", "oslo", "turin", "porto", "ghent", "basel", "graz", "brno")
 
 
 def make_sites(e: Experiment, data_directory: str | None, folder: Path, count: int) -> tuple[str, ...]:
-    """Folders with rows, a key and a site.toml that allows much; what is there is left as it is."""
+    """Makes folders with rows, a key and a permissive site.toml; existing files are left unchanged."""
     names = NAMES[:count] if count <= len(NAMES) else tuple(f"site-{k + 1}" for k in range(count))
     if all((folder / name / "site.toml").exists() for name in names):
         return names
@@ -68,7 +68,7 @@ def make_table_sites(
     folds: int,
     more: Mapping[str, Table] = NO_TABLE,
 ) -> tuple[str, ...]:
-    """The same for a fit: a site for each organisation of tables, which allows much, but no sum without masks."""
+    """The same for a fit: a site per organisation of tables, permissive except that all sums are masked."""
     names = [table.organisation for table in read_tables(schema, data).tables]
     said = f"--loopback {count}: {schema} has the tables of {len(names)} organisations, each of which is a site"
     require(len(names) == count, said)
@@ -83,14 +83,14 @@ def make_table_sites(
 
 
 def _as_sites(organisations: Sequence[str]) -> list[str]:
-    """Names that sites can have: 'U.S. Bank' is U.S.-Bank."""
+    """Valid names of sites: 'U.S. Bank' becomes U.S.-Bank."""
     names = [re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:60] for name in organisations]
     plain = all(re.fullmatch(NAME, name) for name in names) and len({*names}) == len(names)
     return names if plain else [f"site-{k + 1}" for k in range(len(names))]
 
 
 def _write(folder: Path, own: Mapping[str, Table]) -> None:
-    """A key and a site.toml for each, which knows the keys of the others."""
+    """Writes a key and a site.toml for each, which pins the keys of the others."""
     keys = {}
     for name in own:
         (folder / name).mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""NVIDIA FLARE as the carrier: a job of its Collab API for every site, which stays and carries questions.
+"""NVIDIA FLARE as the carrier: a long-running job of its Collab API per site, which carries questions.
 
-No code travels: a job names two classes of this file, and the kits of sites and server (nvflare_kits.py) say that these
-may run and that code may not be sent along.
+No code is sent: a job names two classes of this file, and the kits of sites and server (nvflare_kits.py) allow these
+and forbid code in jobs.
 
-The processes of a job are couriers only. The holder (`proxfed silo`) and the coordinator (`proxfed deploy`) have
-processes of their own on the same machines, so that no job that is killed, and none that is sent again, can hurt them.
-There is a job for each site, so that one that fails disturbs no other.
+The processes of a job are couriers only. The holder (`proxfed silo`) and the coordinator (`proxfed deploy`) are
+separate processes on the same machines, so that a job that is killed or submitted again does no harm to them. Each site
+has its own job, so that a failing job does not affect the other sites.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ except ImportError as e:
     raise InputError(MISSING) from e
 
 AT_IT = 3.0
-"""Seconds after which a site whose holder still computes says so; one that says nothing for longer is gone."""
+"""Seconds between the signs of life of a site whose holder computes; a site silent for longer is gone."""
 
 PIECE = 1 << 19
-"""Bytes of an answer that are fetched at a time, so that however long it is, no call takes long."""
+"""Bytes of an answer per call, so that no call takes long."""
 
 SLOWEST = 1e5
-"""Bytes per second that a link carries at least."""
+"""The lowest throughput of a link, in bytes per second."""
 
 
 class AtSite:
@@ -50,14 +50,14 @@ class AtSite:
 
     @collab.publish
     def ask(self, question: bytes) -> bytes:
-        """The beginning of the answer, or nothing if it is not there yet; an empty question is about the last one."""
+        """The first piece of the answer, or nothing if it is not ready; an empty question polls for it again."""
         if question:
             self.work = self.asking.submit(ask_here, question)
         return self.piece(0) if wait([self.work], AT_IT).done else b""
 
     @collab.publish
     def piece(self, begin: int) -> bytes:
-        """Of the answer."""
+        """The piece of the answer from `begin` on."""
         return self.work.result()[begin : begin + PIECE]
 
 
@@ -75,7 +75,7 @@ class AtServer:
 
 
 def _without_torch() -> None:
-    """To carry tensors the engine would import torch, which is most of the time that a job takes to start."""
+    """Keeps the engine from importing torch, which would take most of a job's start time."""
     sys.modules.setdefault("nvflare.app_opt.pt.decomposers", None)  # type: ignore[arg-type]
 
 
@@ -96,7 +96,7 @@ def _answer(site: Any, question: bytes) -> bytes:
 class Flare:
     """Sends couriers: submits a job for a site as the user whose kit this is; at most one job of a site runs.
 
-    The engine's session may hang for ever when a network goes, so it lives in a process of its own, for a minute.
+    The engine's session may hang for ever when a network fails, so it runs in a separate process, for a minute.
     """
 
     def __init__(self, kit: Path, run: str):
@@ -105,7 +105,7 @@ class Flare:
         self.kit, self.run = kit.resolve(), run
 
     def sites(self) -> tuple[str, ...]:
-        """All that are connected now."""
+        """All sites that are connected now."""
         try:
             found = tuple(json.loads(self._in_a_session("sites")))
         except OSError as e:
@@ -138,14 +138,14 @@ def _session(kit: Path, what: str, *words: str) -> str:
     name, site, socket = words
     for job in session.list_jobs(name_prefix=name):
         if not str(job["status"]).startswith("FINISHED"):
-            with suppress(Exception):  # a server that was killed takes its jobs of then for running
+            with suppress(Exception):  # a server that was killed believes that its old jobs still run
                 session.abort_job(job["job_id"])
     with tempfile.TemporaryDirectory() as folder:
         return session.submit_job(str(_job(Path(folder) / "job", name, site, Path(socket))))
 
 
 def _job(folder: Path, name: str, site: str, socket: Path) -> Path:
-    """A job as files: what stands there is all that travels."""
+    """A job as files; nothing else is sent."""
     collab_args: dict[str, Any] = {"collab_obj_ids": [], "props": {}}
     server = {"id": "_server", "path": AT_SERVER, "args": {"socket": str(socket.resolve())}}
     client = {"id": "_client", "path": AT_SITE, "args": {}}
@@ -170,4 +170,4 @@ def _job(folder: Path, name: str, site: str, socket: Path) -> Path:
 
 if __name__ == "__main__":
     print(_session(Path(sys.argv[1]), *sys.argv[2:]), flush=True)
-    os._exit(0)  # the session's threads would take their time
+    os._exit(0)  # do not wait for the session's threads

@@ -1,4 +1,4 @@
-"""The kits of NVIDIA FLARE: what sites and server say of themselves, and how a site is connected.
+"""The kits of NVIDIA FLARE: the configuration of sites and server, and how a site is connected.
 
 `python -m proxfed.silos.carriers.nvflare_kits KIT` prepares the server's; `proxfed silo` does the same with its own.
 """
@@ -24,7 +24,7 @@ CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 
 
 def at_site(kit: Path, socket: Path) -> tuple[list[str], dict[str, str]]:
-    """The command, and what to add to its environment, that connects this site and keeps it connected."""
+    """(command, additional environment) that connects this site and keeps it connected."""
     require(find_spec("nvflare") is not None, MISSING)
     start = kit / "startup" / "sub_start.sh"
     require(start.is_file(), f"{kit} is not the kit of a site: there is no {start}")
@@ -33,12 +33,12 @@ def at_site(kit: Path, socket: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def _path() -> str:
-    """The kit's scripts start `python3`: it is this one."""
+    """A PATH on which `python3`, which the kit's scripts start, is this interpreter."""
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
 def prepare(kit: Path) -> None:
-    """Our classes may run here, nothing else, and no code may be sent along. What a kit says itself is left alone."""
+    """Only our classes may run here, and jobs must not bring code. Other settings of the kit are left unchanged."""
     local = kit / "local"
     resources, rights = local / "resources.json", local / "authorization.json"
     if not resources.exists():
@@ -47,7 +47,7 @@ def prepare(kit: Path) -> None:
         said["allow_log_streaming"] = False  # a site's logs are its own
         for part in said.get("components", ()):
             if part["id"] == "job_scheduler":
-                part["args"]["max_jobs"] = 1000  # there is one for every site
+                part["args"]["max_jobs"] = 1000  # one per site
             if part["id"] == "job_manager":
                 part["args"]["uri_root"] = str(kit.resolve() / "jobs")
         if "snapshot_persistor" in said:

@@ -1,4 +1,4 @@
-"""The holder's own process, and how a carrier's processes reach it."""
+"""The holder's process, and how a carrier's processes reach it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from proxfed.silos.carriers import local_socket
 _log = logging.getLogger("proxfed.silos")
 
 SOCKET = "PROXFED_SILO"
-"""The environment variable that tells a carrier's processes where the holder of this site listens."""
+"""The environment variable with the socket of this site's holder, for a carrier's processes."""
 
 LONGEST_PAUSE = 2.0
-"""Seconds between two questions to a holder that is away, or has nothing to say."""
+"""The longest pause in seconds between two retries, if the holder is away or does not answer."""
 
 
 @contextmanager
 def serving(path: Path, answer: Callable[[bytes], bytes]) -> Iterator[None]:
-    """Meanwhile questions that come in at `path` are answered, one at a time.
+    """A context in which questions that arrive at `path` are answered, one at a time.
 
-    Where nothing may leave, the line is cut without an answer, and the log says why.
+    If not even a refusal may leave, the connection is closed without an answer, and the log says why.
     """
     one_at_a_time = threading.Lock()
 
@@ -54,7 +54,7 @@ def serving(path: Path, answer: Callable[[bytes], bytes]) -> Iterator[None]:
 
 
 def ask_here(question: bytes, path: Path | None = None) -> bytes:
-    """The answer of the holder of this site; one that is away is waited for, and asked again."""
+    """The answer of this site's holder; if it is away, waits and retries."""
     path, pause = path or Path(os.environ[SOCKET]), 0.2
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Processes that are kept running: started again when they end, and ended with the one that keeps them."""
+"""Supervised processes: restarted when they end, and ended together with their supervisor."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from contextlib import suppress
 from pathlib import Path
 
 QUICK = 5.0
-"""Seconds: a process that ends sooner than that failed, and is started again after ever longer pauses."""
+"""Seconds: a process that ends sooner has failed, and is restarted after ever longer pauses."""
 
 LONGEST_PAUSE = 10.0
 
 GUARDED = ("sh", "-c", 'exec 3<&0; (trap "" TERM; read -r _ <&3; kill -KILL 0) & exec "$@" </dev/null 3<&-', "sh")
-"""What a command is started with: standard input is a pipe that the keeper holds and never writes to. When the keeper
-ends, however it ends, the pipe closes, and a shell in the background kills all processes of the group."""
+"""The prefix of each command: standard input is a pipe that the supervisor holds and never writes to. When the
+supervisor ends, however it ends, the pipe closes, and a shell in the background kills all processes of the group."""
 
 
 def _has_lost_a_child(pid: int) -> bool:
-    """A process that this one started has ended, and it did not care."""
+    """Whether a child of process `pid` is a zombie: it has ended, and its parent has not collected it."""
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
@@ -32,9 +32,9 @@ def _has_lost_a_child(pid: int) -> bool:
 
 
 class Kept:
-    """One process and those that it starts, in a group of their own; what they print goes to the file `log`.
+    """One process and its children, in their own process group; their output goes to the file `log`.
 
-    whole    it is of no use without the processes that it started itself: if one of them ends, all begin anew
+    whole    it needs the processes that it started itself: if one of them ends, all are restarted
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Kept:
             self._stopping.wait(pause)
 
     def _end(self) -> None:
-        """The whole group: first asked, then killed."""
+        """Ends the whole group: first SIGTERM, then SIGKILL."""
         assert self.process is not None
         for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
             with suppress(ProcessLookupError, PermissionError):

@@ -1,1 +1,1 @@
-"""The side of the coordinator: the server's half of a run, or the relay between peers."""
+"""The coordinator's side: the server's half of a run, or the relay between peers."""

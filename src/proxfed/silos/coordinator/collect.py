@@ -1,4 +1,4 @@
-"""How a coordinator hears of the clients: message by message, or, with secure aggregation, only the sum of all."""
+"""How a coordinator collects messages: one by one, or, with secure aggregation, only their sum."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
 
 
 class Collect:
-    """Message by message."""
+    """Collects the messages one by one."""
 
     whole = False
-    """A sum is of no use if one of those who were told of each other is missing: who is there is asked beforehand."""
+    """Whether a sum needs every site of its cohort; then the coordinator first checks which sites are available."""
 
     def count(
         self, c: Coordinator, alg: Star[Any, Any], t: int, ids: dict[str, list[int]], down: Message, body: bytes
     ) -> dict[str, list[int]]:
-        """The cohort of a round, of those who are to take part in it and the server's message to them."""
+        """The cohort of a round, from the chosen clients by site and the server's message to them."""
         return ids
 
     def head(self, site: str) -> dict[str, Any]:
-        """What this site is told beside it."""
+        """Additional entries of the question to this site."""
         return {}
 
     def gather(self, c: Coordinator, alg: Star[Any, Any], t: int, questions: Mapping[str, Letter]) -> dict[str, Letter]:
-        """The answers that the round goes on with."""
+        """The answers that the round uses."""
         return c.answers(alg, t, questions)
 
     def dump(self) -> dict[str, Tensor]:
-        """What it remembers from round to round."""
+        """Its state between rounds."""
         return {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """From what `dump` wrote."""
+        """Restore the state that `dump` wrote."""
 
     def mean(self, coordinator: Coordinator, answers: Mapping[str, Letter], ids: Mapping[str, list[int]]) -> Message:
-        """The weighted mean of the messages, stacked in the order of the clients and added up as in one place."""
+        """The weighted mean of the messages, stacked in the order of the clients and summed as in a local run."""
         c = coordinator
         everybody = [i for own in ids.values() for i in own]
         form, rows = c.stacked({site: c.message(site, answers[site], len(own)) for site, own in ids.items()})
@@ -68,13 +68,13 @@ class Collect:
                 c.server.add(sent, rebuild(form, iter(parts)), block)
             return sent
 
-        quiet = Stacked(c.network.n, c.network.d)  # what crossed is counted by who sent it
+        quiet = Stacked(c.network.n, c.network.d)  # the senders count the bytes
         who = c.cohort_of(everybody)
         return quiet.mean(over_threads(add_up, quiet.blocks(who)))
 
 
 class CollectRobust(Collect):
-    """Message by message, and their centre instead of their mean."""
+    """Collects the messages one by one, and uses a robust centre instead of their mean."""
 
     def __init__(self, rule: Robust) -> None:
         self.rule = rule
@@ -88,14 +88,14 @@ class CollectRobust(Collect):
 
 
 class CollectSum(Collect):
-    """It hears masked messages and reads their sum."""
+    """Collects masked messages and reads their sum."""
 
     whole = True
 
     def __init__(self, protection: Protection) -> None:
         self.bits, self.word_bits = protection.fraction_bits, protection.word_bits
         self.together = 0.0
-        """Of narrow words: the largest numbers of all sites in the last round, added up; 0: not known."""
+        """For narrow words: the sum over sites of their largest numbers in the last round; 0: not known."""
 
     def count(
         self, c: Coordinator, alg: Star[Any, Any], t: int, ids: dict[str, list[int]], down: Message, body: bytes
@@ -127,7 +127,7 @@ class CollectSum(Collect):
         each = [self._words(x).sum(axis=0, dtype=np.uint64) for x in rows]
         words, sizes = np.concatenate(each), [len(x) for x in each]
         sums = torch.from_numpy(self._values(words - self._too_much(c, list(ids), len(words))))
-        if self.word_bits < 64:  # the last number is how large the others are
+        if self.word_bits < 64:  # the last number is the largest magnitude of the others
             self.together, sums = float(sums[-1]), sums[:-1]
             sizes[-1] -= 1
         parts = list(sums.split(sizes))
@@ -150,11 +150,11 @@ class CollectSum(Collect):
         return narrow_words.signed(words, self.word_bits) * 2.0**self.grain
 
     def _too_much(self, c: Coordinator, sites: Sequence[str], count: int) -> Words:
-        """What the sum of the words of these sites has beside their numbers."""
+        """The masks that remain in the sum of these sites' words."""
         return np.zeros(count, np.uint64)
 
     def _known(self, c: Coordinator, ids: Mapping[str, list[int]]) -> list[Tensor]:
-        """What all know of the sum: that of clients without rows."""
+        """The public part of the sum: the message of clients without rows."""
         everybody = [i for own in ids.values() for i in own]
         known = c.clients.without_rows(c.star, (), received(self.down), self.t, np.array(everybody, np.int64))
         p = torch.tensor([c.job.weights[i] for i in everybody], dtype=torch.float64)

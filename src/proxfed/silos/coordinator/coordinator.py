@@ -1,9 +1,9 @@
-"""The coordinator's side of a run: the server's half of every round, or the relay between peers: a run (running.py).
+"""The coordinator's side of a run (running.py): the server's half of every round, or the relay between peers.
 
-It has no rows and no client's state. What it keeps is the server's state and, for each site, the last round whose
-answer counted; both are in the checkpoint that the harness writes after every round. Sites have theirs on their own
-disks. After a crash the two may be a round apart: the coordinator asks again for the round that it does not have, and
-each site says from which of its states it goes on, so that nothing counts twice and nothing is lost.
+It has no rows and no client states. It keeps the server's state and, for each site, the last round whose answer
+counted; both are in the checkpoint that the harness writes after every round. Sites keep their states on their own
+disks. After a crash the two may be a round apart: the coordinator repeats the question of the missing round, and names
+the round from whose state each site continues, so that nothing counts twice and nothing is lost.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from proxfed.types import Graph, Message, Problem, Star
 
 
 class Field(NamedTuple):
-    """A field of the clients' states after round t, which are at the sites."""
+    """A field of the clients' states, which stay at the sites, after round t."""
 
     name: str
     t: int
 
 
 class Scattered(Stacked):
-    """Clients at sites: fields of their states are averaged by asking for them."""
+    """Clients at sites: to average a field of their states, the coordinator queries the sites."""
 
     def __init__(self, job: Job, asking: Asking, d: int) -> None:
         super().__init__(len(job.weights), d)
@@ -74,8 +74,8 @@ class Coordinator:
         say: Callable[[str], None] = lambda sentence: None, ours: Problem | None = None,
         note: Path | None = None,
     ) -> None:  # fmt: skip
-        """`ours`: the problem of the job's family as it is without rows, if it has been built;
-        `note`: the file of a round that is under way, where masks can be undone."""
+        """`ours`: the problem of the job's family without rows, if it has been built;
+        `note`: the file of the current round, if masks can be undone."""
         self.job, self.exchange, self.deadline, self.say = job, exchange, deadline, say
         self.collect = _collect(job.protection, note)
         built = complete(job, ours or without_rows(job))
@@ -90,16 +90,16 @@ class Coordinator:
         self.work, self.seconds = Work(), 0.0
         self.wire = self.absent = 0
         self.after = dict.fromkeys(job.sites, -1)
-        """The last round of each site that counted; -1: it has not begun."""
+        """The last round of each site that counted; -1: not begun."""
         self.begun = dict.fromkeys(job.sites, Counts())
-        """What it took each site to begin."""
+        """The work of each site for its start."""
         self.met: set[int] = set()
-        """The clients whose beginning has been counted."""
+        """The clients whose start has been counted."""
         self.told = dict.fromkeys(job.sites, 0)
-        """How many messages of its clients each site has sent."""
+        """The number of client messages that each site has sent."""
         self.t = 0
         self.state: Any = ()
-        """The server's; those of the clients are at the sites."""
+        """The server's state; the clients' states are at the sites."""
         if isinstance(self.algorithm, Star):
             self.server = Server(self.algorithm, self.clients.h, self.problem.f.weights, job.seed)
             self.state = self.clients.begin(self.algorithm, range(0), Work())[1]
@@ -107,7 +107,7 @@ class Coordinator:
     # ---- rounds ------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Round 0, unless it is over."""
+        """Round 0, unless it has been completed."""
         if all(after >= 0 for after in self.after.values()):
             return
         if isinstance(self.algorithm, Star):
@@ -140,7 +140,7 @@ class Coordinator:
         return answers
 
     def _meet(self, ids: Iterable[int]) -> None:
-        """Who takes part, or hears the server, for the first time: the work of its beginning counts from now on."""
+        """Count the start-up work of clients that take part, or receive from the server, for the first time."""
         new = {*map(int, ids)} - self.met
         self.met |= new
         for site, own in self.job.who.among(sorted(new)).items():
@@ -154,7 +154,7 @@ class Coordinator:
         return Counts(*told)
 
     def _count(self, answer: Letter) -> Counts:
-        """A site's own work joins the counters; returns what it sent."""
+        """Add a site's own work to the counters; returns its counts."""
         counts = self._counts(answer)
         self.work.add(Work(counts.gradients, counts.proxes))
         self.network.traffic.best += counts.best
@@ -198,21 +198,21 @@ class Coordinator:
         return self.algorithm
 
     def there(self, alg: Star[Any, Any], t: int, ids: dict[str, list[int]]) -> dict[str, list[int]]:
-        """Those of a cohort that are there now, if there is a deadline: a sum is then waited for, from just these."""
+        """With a deadline, the clients of a cohort whose sites are available now; a sum then needs all of these."""
         if self._patient(alg):
             return ids
         there = self.answers(alg, t, dict.fromkeys(ids, Letter("query", self.job.digest, t, 0, {"what": "there"})))
         return {site: own for site, own in ids.items() if site in there}
 
     def _patient(self, alg: Star[Any, Any]) -> bool:
-        """A round waits for everybody: nobody set a deadline, or the algorithm cannot do without those who are late."""
+        """Whether rounds wait for all sites: there is no deadline, or the algorithm cannot do without late clients."""
         needs = alg.requires()
         return self.deadline is None or needs.everyone or needs.all_hear
 
     def answers(
         self, alg: Star[Any, Any], t: int, questions: Mapping[str, Letter], fewest: int = 1
     ) -> dict[str, Letter]:
-        """Of those in time, where the algorithm can do without the others, and of at least so many; else of all."""
+        """At least `fewest` answers that arrive in time, if the algorithm can do without the others; else all."""
         answers = self.ask(questions, None if self._patient(alg) else self.deadline)
         late, fewest = [site for site in questions if site not in answers], min(fewest, len(questions))
         if len(answers) < fewest:
@@ -229,12 +229,12 @@ class Coordinator:
     def _sound(
         self, alg: Star[Any, Any], t: int, answers: dict[str, Letter], ids: Mapping[str, list[int]]
     ) -> dict[str, Letter]:
-        """Without those of sites whose numbers cannot be meant; under masks nobody can tell."""
+        """The answers without implausible ones; masked answers cannot be checked."""
         if self.collect.whole:
             return answers
         sizes = {site: _norm(self.message(site, a, len(ids[site]))) for site, a in answers.items() if site in ids}
         finite = [size for size in sizes.values() if isfinite(size)]
-        if not finite:  # all alike: the run diverges
+        if not finite:  # the run diverges, and no site is at fault
             return answers
         most = FAR * max(1.0, median(finite)) if len(sizes) > 2 else inf
         bad = [site for site, size in sizes.items() if not size <= most]
@@ -248,11 +248,11 @@ class Coordinator:
         return {site: answer for site, answer in answers.items() if site not in bad}
 
     def cohort_of(self, ids: Sequence[int]) -> Ids:
-        """A range if that is everybody, as the engine has it."""
+        """The clients; a range if all take part, as in the engine."""
         return range(self.network.n) if len(ids) == self.network.n else np.array(ids, np.int64)
 
     def message(self, site: str, answer: Letter, rows: int) -> Message:
-        """What a site sent up."""
+        """The message in a site's answer."""
         return unpack(answer.word("form"), answer.body, self.codecs, self.problem.f.d, rows)
 
     def stacked(self, messages: Mapping[str, Message]) -> tuple[Message, list[Tensor]]:
@@ -268,7 +268,7 @@ class Coordinator:
     # ---- graph -------------------------------------------------------------------------------------------------
 
     def _peers(self, t: int) -> None:
-        """Everybody takes part, and what is said at `mix` goes to the neighbours, unread if it is sealed."""
+        """All sites take part; messages at `mix` are relayed to the neighbours, unread if they are sealed."""
         who, after = self.job.who, {"after": t - 1}
         assert self.topology is not None
         period = self.topology.period
@@ -307,7 +307,7 @@ class Coordinator:
             means.append(self.network.average(self.asking.rows(answers)))
 
     def fields(self, names: Collection[str] | None = None) -> dict[str, Any]:
-        """The fields of the clients' states, on graphs, which sites send on request; x is always among them."""
+        """On graphs, the fields of the clients' states, which sites send on request; x is always included."""
         if not isinstance(self.algorithm, Graph):
             return {}
         form = self.clients.begin_peers(self.algorithm, range(0), Work(), dense)
@@ -333,7 +333,7 @@ class Coordinator:
         return None
 
     def dump(self, clients: bool = True) -> dict[str, Tensor]:
-        """The server's state, and which rounds of the sites count."""
+        """The server's state, and the last round of each site that counted."""
         server = flatten(self.state, "server")
         of_sites: dict[str, Mapping[str, Any]] = {"after": self.after, "told": self.told, "begun": self.begun}
         sites = {name: torch.tensor([of[site] for site in self.job.sites]) for name, of in of_sites.items()}
@@ -355,7 +355,7 @@ class Coordinator:
 
 
 FAR = 1e4
-"""A message that is so many times longer than the median of all, and than 1, is not counted."""
+"""A message is ignored if its norm exceeds both 1 and the median of all by this factor."""
 
 
 def _collect(protection: Protection, note: Path | None) -> Collect:
@@ -365,7 +365,7 @@ def _collect(protection: Protection, note: Path | None) -> Collect:
 
 
 def _norm(message: Message) -> float:
-    """Of a whole message; not finite if one of its numbers is not."""
+    """The norm of a whole message; not finite if one of its numbers is not."""
     return float(torch.cat([dense(leaf).double().flatten() for leaf in leaves(message)]).norm())
 
 
@@ -380,7 +380,7 @@ def _shape(message: Message) -> Any:
 
 
 def _addressed(site: str, answer: Letter) -> dict[str, bytes]:
-    """What a site said at `mix`, by addressee; '*' is everybody."""
+    """A site's messages at `mix`, by addressee; '*' stands for all neighbours."""
     to, sizes, at, parts = answer.words("to"), answer.numbers("sizes"), 0, {}
     if len(to) != len(sizes) or sum(sizes) != len(answer.body) or min(sizes, default=0) < 0:
         raise RunError(f"{site}: its message to its neighbours does not have the parts that it says")

@@ -1,7 +1,7 @@
-"""A run between organisations, from the handshake to its end: the harness as ever, with sites in place of clients.
+"""A run between organisations, from the handshake to its end: the usual harness, with sites in place of clients.
 
-The run folder is that of every study, with `silos.json` beside it: what the sites have agreed on, and how often a
-coordinator has begun or gone on with the run, by which letters of an earlier life are known.
+The run folder is the usual one, plus `silos.json`: the agreement of the sites, and how often a coordinator has started
+or resumed the run, by which letters of an earlier start are recognised.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ from proxfed.types import Graph, Problem
 log = logging.getLogger(__name__)
 
 ROUND = "round-{}.json"
-"""Beside the rows: of a job whose masks can be undone, the round under way."""
+"""The file, beside the rows, of the current round of a job whose masks can be undone."""
 
 FAREWELL = 30.0
-"""Seconds that sites have to hear that a run is over; one that does not keeps what it has of it."""
+"""Seconds to tell the sites that a run has ended; a site that cannot be reached keeps its files of the run."""
 
 
 class Agreement(NamedTuple):
-    """What sites and coordinator agree on before anything is computed."""
+    """The agreement of sites and coordinator before the computation."""
 
     job: Job
-    """About the problem."""
+    """The job that describes the problem."""
     tests: tuple[str, ...]
     """The sites that have test rows."""
     life: int = 1
@@ -82,9 +82,9 @@ def deploy(
 ) -> Results:
     """Carry out an experiment over the sites of a carrier, whose own rows take the place of its table [data].
 
-    deadline    seconds that sites have for a round of an algorithm that can do without some of them
-    say         told in one sentence what a person should know: sites that are waited for or missed a round; else it
-                is logged
+    deadline    seconds that sites have per round, if the algorithm can do without some of them
+    say         called with one sentence for the user, such as which sites are waited for or missed a round; by default
+    it is logged
     """
     path = Path(path)
     require(deadline is None or deadline > 0, f"deadline = {deadline!r} must be a number of seconds > 0")
@@ -129,17 +129,17 @@ def deploy(
 
 
 class Greeting(NamedTuple):
-    """What sites have told of themselves."""
+    """The information from the handshake with the sites."""
 
     told: dict[str, Table]
-    """By site."""
+    """The answer of each site."""
     schemas: dict[str, Table]
     agreed: Table
-    """What all arrange their rows by, with the preparation of tables."""
+    """The common arrangement of rows, with the preparation of tables."""
     bytes: tuple[int, int]
-    """That sites sent and heard for it."""
+    """Bytes that sites sent and received for it."""
     rows: dict[str, int | None]
-    """How many each site has, as far as the summary of its table tells."""
+    """The number of rows of each site, as far as the summary of its table reveals it."""
 
     @property
     def introductions(self) -> dict[str, str]:
@@ -153,8 +153,8 @@ class Greeting(NamedTuple):
 def greet(
     carrier: Carrier, sized: bool, say: Callable[[str], None], preparation: Preparation | None = None
 ) -> Greeting:
-    """Schemas and versions of all sites; one sentence where they do not fit each other. Where the preparation of
-    tables is given, no summaries are asked for."""
+    """Schemas and versions of all sites; one sentence if they are incompatible. If the preparation of tables is given,
+    no summaries are collected."""
     require(len(carrier.sites) > 0, "there is no site to ask")
     exchange = Exchange(carrier, say=say)
     hello = Letter("hello", "", head={"weights": sized, "nonce": secrets.token_hex(8)})
@@ -174,7 +174,7 @@ def greet(
 
 
 def handshake(e: Experiment, carrier: Carrier, say: Callable[[str], None] = log.warning) -> Agreement:
-    """Schemas, versions and weights of all sites; one sentence where they do not fit each other."""
+    """Schemas, versions and weights of all sites; one sentence if they are incompatible."""
     sized = e.problem.get("weighting", EmpiricalRisk.weighting) == "size"
     met = greet(carrier, sized, say)
     clients = tuple(schema["clients"] for schema in met.schemas.values())
@@ -189,18 +189,18 @@ def handshake(e: Experiment, carrier: Carrier, say: Callable[[str], None] = log.
         introductions=met.introductions,
         audits=met.audits,
     )
-    private = job.protection.privacy is not None  # measures would be told without noise
+    private = job.protection.privacy is not None  # measures would be sent without noise
     return Agreement(job, tuple(site for site, schema in met.schemas.items() if schema["test"] and not private))
 
 
 def _tables(e: Experiment) -> Table:
-    """What a job takes over of an experiment."""
+    """The tables of an experiment that a job includes."""
     tables = e.model_dump(exclude_none=True)
     return {key: tables[key] for key in TABLES if key in tables}
 
 
 def _compare_versions(site: str, told: Any, say: Callable[[str], None]) -> None:
-    """The other half of a round must be of the same proxfed; with other libraries it may round differently."""
+    """Refuse a site with another version of proxfed; warn if other libraries may round differently."""
     theirs, ours = told if isinstance(told, dict) else {}, versions()
     same = theirs.get("proxfed") == ours["proxfed"]
     require(same, f"{site} has proxfed {theirs.get('proxfed')!r:.40}, and we {ours['proxfed']!r}: install the same one")
@@ -220,7 +220,7 @@ def _weights(site: str, said: Table, sized: bool, clients: int) -> np.ndarray:
 
 
 def _study(e: Experiment, agreed: Agreement, exchange: Exchange, ours: Problem, only: Collection[str]) -> Study:
-    """With a problem whose rows are at the sites; `ours` is the same without rows."""
+    """A study whose rows are at the sites; `ours` is the same problem without rows."""
     job = agreed.job
     assert isinstance(ours.f, EmpiricalRisk)
     remote = Problem(Remote(Asking(exchange, job), ours.f, agreed.tests), ours.h, ours.x0)
@@ -244,11 +244,11 @@ def _study(e: Experiment, agreed: Agreement, exchange: Exchange, ours: Problem, 
 
 
 def _announce(job: Job, exchange: Exchange, ours: Problem | None = None) -> tuple[Problem, dict[str, str]]:
-    """All sites build what they are going to compute, or refuse it: the problem as it is without rows, which is built
-    once, and what sites with keys counter-signed: how far the audit files of all were."""
+    """All sites build the computation, or refuse it. Returns the problem without rows, which is built once, and the
+    counter-signatures of sites with keys over the positions of all audit files."""
     question = Letter("job", job.digest, body=job.encode())
     answers = exchange.ask(job, dict.fromkeys(job.sites, question))
-    ours = ours or without_rows(job)  # only now: code that sites do not allow is not run
+    ours = ours or without_rows(job)  # only now, so that code that sites refuse is not run
     complete(job, ours)
     for site, answer in answers.items():
         d, n = answer.number("d"), answer.number("n")
@@ -270,7 +270,7 @@ def _job(base: Job, study: Study, task: Task) -> Job:
 
 
 def _farewell(exchange: Exchange, jobs: list[Job]) -> dict[str, str]:
-    """How far the audit files of those who heard it are, as they signed it."""
+    """The signed positions of the audit files of the sites that could be reached."""
     ended: dict[str, str] = {}
     for job in jobs:
         gone = Letter("end", job.digest)
@@ -283,7 +283,7 @@ def _farewell(exchange: Exchange, jobs: list[Job]) -> dict[str, str]:
 
 
 def recorded(path: Path) -> Agreement:
-    """As the run was begun with, for its next life."""
+    """The agreement with which the run was begun, to resume it."""
     try:
         table = checked(files.parse_json(files.read(path), str(path)), str(path))
         job = Job.decode(json.dumps(table["job"]).encode())

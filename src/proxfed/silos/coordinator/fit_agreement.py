@@ -1,4 +1,4 @@
-"""What sites and the coordinator agree on before a fit: the preparation of the tables, the loss, and the folds."""
+"""The agreement of sites and coordinator before a fit: the preparation of the tables, the loss, and the folds."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from proxfed.tables.schema import Schema, from_plain
 
 
 class FitAgreement(NamedTuple):
-    """Kept beside the model until that is there."""
+    """The agreement, which is kept on disk until the model is saved."""
 
     job: Job
     tests: tuple[str, ...]
     """The sites that have test rows."""
     summaries: tuple[int, int]
-    """Bytes that sites sent and heard before the job."""
+    """Bytes that sites sent and received before the job."""
     rows: dict[str, int | None]
-    """How many each site has, as far as it tells."""
+    """The number of rows of each site, as far as it reveals it."""
     settings: Table
-    """With which the fit was begun."""
+    """The settings with which the fit was begun."""
     life: int = 1
 
     def save(self, path: Path) -> None:
@@ -44,7 +44,7 @@ class FitAgreement(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> FitAgreement:
-        """As the fit was begun with, for the coordinator's next life."""
+        """The agreement with which the fit was begun, to resume it."""
         try:
             table = checked(files.parse_json(files.read(path), str(path)), str(path))
             job = Job.decode(json.dumps(table["job"]).encode())
@@ -63,8 +63,8 @@ def agree_on_fit(
     say: Callable[[str], None],
     folds: int | None = None,
 ) -> FitAgreement:
-    """From the schema that the coordinator was given, which must be that of every site; `folds`: other than those of
-    the settings."""
+    """From the coordinator's schema, which must equal every site's; `folds` replaces the number of folds of the
+    settings."""
     met = greet(carrier, False, say)
     same_schema(met, schema)
     target = schema.target
@@ -86,7 +86,7 @@ def agree_on_fit(
 def job_of(
     met: Greeting, schema: Schema, sites: tuple[str, ...], fit: FitTable, protection: Mapping[str, object]
 ) -> Job:
-    """The job of all sites that were met."""
+    """The job of all sites of the handshake."""
     signed, target = isinstance(fit.criterion, Logistic), schema.target
     classes = None if signed or target is None or not target.names else len(target.names)
     n = len(sites)
@@ -104,7 +104,7 @@ def job_of(
 
 
 def same_schema(met: Greeting, schema: Schema) -> None:
-    """Refused where a site has another one than is to be fitted."""
+    """Refused if a site has another schema."""
     for site, told in met.schemas.items():
         require("agreement" in told, f"{site}: its rows have no schema; `proxfed site join` makes a site of one")
         theirs = from_plain(told["agreement"], f"the schema of {site}")
@@ -114,11 +114,11 @@ def same_schema(met: Greeting, schema: Schema) -> None:
 
 
 class Announced(NamedTuple):
-    """What sites say of a job that they have built."""
+    """The sites' answers after they have built a job."""
 
     d: int
     hessians: bool
-    """All of them tell Hessians."""
+    """Whether all of them send Hessians."""
     grams: bool
 
 

@@ -1,4 +1,4 @@
-"""What comes out of a fit over organisations that keep their tables."""
+"""The result of a fit over organisations that keep their tables."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from proxfed.types import Block, Problem
 
 @dataclass(frozen=True, eq=False)
 class FittedBetween:
-    """A model of tables that stayed where they are, and what is known of how good it is."""
+    """A model of tables that stayed at their organisations, with its measures."""
 
     model: Model
     """Coefficients, preparation and measures, with the signatures of the sites."""
     settings: Settings
-    """With which it was fitted."""
+    """The settings of the fit."""
     problem: Problem[Linear]
-    """Over no rows."""
+    """The problem without rows."""
     fit: Fit
     """The final fit."""
     cv: CrossValidation | None
-    """None: the weight was given."""
+    """None if the weight of the penalty was given."""
     holdings: Holdings
-    """Who holds what, as far as they tell."""
+    """The organisations' holdings, as far as they reveal them."""
     rows: int
-    """What all rows weigh together: without weights, how many there are."""
+    """The total weight of all rows: their number if there are no weights."""
     federated: Judgement
-    """Measures on held-out rows: over all, and of those sites that tell theirs."""
+    """Measures on held-out rows: over all sites, and of each site that reveals its own."""
     calibration: list[Bin]
     protection: str
-    """How sums travelled."""
+    """How sums were protected."""
 
     found: Inference | str = ""
-    """Intervals; a sentence, where there are none."""
+    """Intervals, or a sentence that says why there are none."""
     alone: Judgement = field(default_factory=dict)
     pooled: Judgement = field(default_factory=dict)
     alone_nonzeros: dict[str, int] = field(default_factory=dict)
@@ -57,17 +57,17 @@ class FittedBetween:
 
     @property
     def sent(self) -> list[Sent]:
-        """What was sent, step by step."""
+        """The bytes sent, step by step."""
         return self.model.sent
 
     @property
     def block(self) -> Block:
-        """Where the weights are in x."""
+        """The position of the weights in x."""
         return self.problem.f.blocks[0]
 
     @property
     def inference(self) -> Inference:
-        """Debiased estimates with intervals; refused where there are none."""
+        """Debiased estimates with intervals; refused if there are none."""
         if isinstance(self.found, str):
             raise InputError(self.found)
         return self.found

@@ -1,4 +1,4 @@
-"""`proxfed glm` over organisations that keep their tables: the same questions and estimates as in one place."""
+"""`proxfed glm` over organisations that keep their tables: the same questions and estimates as with pooled tables."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def glm_between(
     protection: Mapping[str, Any] = MASKED,
     say: Callable[[str], None] = log.warning,
 ) -> Inference:
-    """The unpenalised model of all organisations' tables, each of which stays with its own.
+    """The unpenalised model of all organisations' tables, which stay at the organisations.
 
-    `folder` is for what must not be lost before the estimates are there; all other parameters are those of `glm` and of
+    `folder` keeps what a killed coordinator needs to resume; all other parameters are those of `glm` and of
     `fit_between`.
     """
     check(errors, level, adjust)

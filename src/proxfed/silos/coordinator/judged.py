@@ -1,4 +1,4 @@
-"""How good a model is on rows that stay where they are: what sites tell of themselves, and sums over all of them."""
+"""The quality of a model on rows that stay at the sites: measures of single sites, and sums over all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from proxfed.silos.wire.fit_questions import Bootstrap
 def judged_between(
     there: Elsewhere, cv: CrossValidation, place: int, asked: Settings
 ) -> tuple[Judgement, list[Bin], list[NetBenefit]]:
-    """(measures over all and of the sites that tell them, calibration and decision curve of two classes)."""
+    """(measures over all sites and of those that reveal them, calibration and decision curve of two classes)."""
     loss, error = float(cv.mean[place]), float(cv.standard_error[place])
     z = math.sqrt(2) * float(torch.erfinv(torch.tensor(asked.level, dtype=torch.float64)))
     over_all, bins = {LOSS: Measured(loss, loss - z * error, loss + z * error)}, list[Bin]()
@@ -45,7 +45,7 @@ def area(counts: np.ndarray) -> float:
 
 
 def calibration(counts: np.ndarray, parts: int = 10) -> list[Bin]:
-    """Predicted and observed, in parts of about equal size."""
+    """Predicted and observed rates in bins of about equal size."""
     total = counts.sum(0)
     middle = (np.arange(counts.shape[1]) + 0.5) / counts.shape[1]
     part = np.minimum(parts - 1, (parts * (np.cumsum(total) - total / 2) / max(1, total.sum())).astype(int))

@@ -1,7 +1,7 @@
-"""A private fit over organisations that keep their tables: one noisy message of each, and nothing else of their rows.
+"""A private fit over organisations that keep their tables: each sends one noisy message about its rows.
 
-What the sites have agreed to is kept until the model is there (`agreement.json`): a coordinator that was killed asks
-the same question again, is answered with the same bytes, and spends no epsilon twice.
+The agreement of the sites is kept until the model is saved (`agreement.json`): a coordinator that was killed repeats
+the same question, gets the same bytes, and spends no epsilon twice.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ def private_fit_between(
     Parameters
     ----------
     tables
-        The schema that all sites have agreed on, or its file.
+        The schema that all sites share, or its file.
     carrier
         The way to the sites.
     folder
-        For what must not be lost before the model is there.
+        Keeps the state that resuming needs until the model is saved.
     epsilon, delta, row, label
-        As `fit_private` takes them.
+        As in `fit_private`.
     resume
-        Go on with a fit that was begun in this folder.
+        Resume a fit that was begun in this folder.
     protection
-        As [protection] of an experiment; sums are under masks unless it says otherwise.
+        As [protection] of an experiment; sums are masked by default.
     say
-        Told in one sentence what a person should know.
+        Called with one-sentence messages for the user.
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""The coordinator's half of masks that can be undone: sites may drop out after the count.
+"""The coordinator's half of masks that can be undone: sites may drop out after the cohort is fixed.
 
-Sites tell shares for one set of survivors of a round, and no other. So what a round was begun with, and who survived
-it, is on the disk before a site is asked: a coordinator that was killed goes on with the same sites.
+Sites send shares for only one set of survivors per round. So the round's cohort and its survivors are on disk before a
+site is asked: a coordinator that was killed continues with the same sites.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 
 class CollectRecovered(CollectSum):
-    """It reads the sum over the sites that are left.
+    """Reads the sum over the sites that have not dropped out.
 
     Parameters
     ----------
     protection
-        Of the job.
+        The job's protection.
     note
-        The file of the round under way; None: a coordinator that is killed within a round cannot finish it.
+        The file of the current round; None: a coordinator that is killed within a round cannot finish it.
     """
 
     def __init__(self, protection: Protection, note: Path | None = None) -> None:
         super().__init__(protection)
         self.note = note
         self.survivors: list[str] | None = None
-        """Of the round under way, for whom shares were asked in an earlier life."""
+        """The survivors of the current round, if shares were requested before a restart."""
 
     def _there(self, c: Coordinator, alg: Star[Any, Any], t: int, ids: dict[str, list[int]]) -> dict[str, list[int]]:
-        """Those who deal shares of their masks to all others."""
+        """The clients of sites that deal shares of their masks to all others."""
         if not self._went_on(t):
             self._deal(c, alg, t, ids)
         return {site: own for site, own in ids.items() if site in self.dealt.cohort}
@@ -74,7 +74,7 @@ class CollectRecovered(CollectSum):
         files.write(self.note, text, folders=True)
 
     def _went_on(self, t: int) -> bool:
-        """Whether this round was begun before; then with the same sites and shares."""
+        """Whether this round was begun before a restart; if so, restores its sites and shares."""
         if self.note is None or not self.note.exists():
             return False
         try:
@@ -102,7 +102,7 @@ class CollectRecovered(CollectSum):
         return max(self.dealt.thresholds.values())
 
     def gather(self, c: Coordinator, alg: Star[Any, Any], t: int, questions: Mapping[str, Letter]) -> dict[str, Letter]:
-        """Of at least so many that their shares suffice; after a kill of those for whom shares were asked before."""
+        """The answers of enough sites for their shares to suffice; after a restart, of the survivors named before."""
         if self.survivors is not None:
             return c.ask({site: questions[site] for site in self.survivors})
         return c.answers(alg, t, questions, self._fewest)

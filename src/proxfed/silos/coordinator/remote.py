@@ -1,4 +1,4 @@
-"""The coordinator's f: it has no rows, so that values, gradients and measures are asked of the sites."""
+"""The coordinator's f: it has no rows, so it queries the sites for values, gradients and measures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from proxfed.silos.wire.queries import POINT, read, told
 from proxfed.types import Local, Measure, Regulariser, Smooth, Smoothness, directions
 
 COUNTED = Measure("wire_bytes", "lower"), Measure("absent", "lower")
-"""Bytes of all letters of the rounds, both ways; and how often a site missed a round that it should have been in."""
+"""Bytes of all letters of the rounds, both ways; and how often a site missed a round of its cohort."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Asking:
         return self.exchange.ask(self.job, dict.fromkeys(asked, question))
 
     def rows(self, answers: Mapping[str, Letter], place: int = 0) -> Tensor:
-        """Of all sites that answered, in the order of the clients; of masked ones, the average in the place of each."""
+        """The rows of all sites that answered, in the order of the clients; if masked, each is the average."""
         parts = []
         for site in (s for s in self.job.sites if s in answers):
             found = read(answers[site], None)
@@ -73,7 +73,7 @@ class Remote(Smooth):
         self.has_hessian = model.has_hessian
         self.weights, self.blocks = model.weights, model.blocks
         self.private = asking.job.protection.privacy is not None
-        self.train_measures = model.train_measures and not self.private  # they would be told without noise
+        self.train_measures = model.train_measures and not self.private  # they would be sent without noise
         self._last: dict[str, Any] = {}
 
     def initial(self, seed: int) -> Tensor:
@@ -83,7 +83,7 @@ class Remote(Smooth):
         return RemoteClients(self, t, ids, seed) if len(ids) else self.model.local(t, ids, seed)
 
     def at(self, x: Tensor) -> dict[str, Any]:
-        """All that sites tell of a point, in one exchange; the last one is remembered."""
+        """All that sites reveal about a point, in one exchange; the last one is cached."""
         key = x.numpy().tobytes()
         if self._last.get("x") != key:
             parts = list(POINT if self.train_measures else POINT[2:])
@@ -92,7 +92,7 @@ class Remote(Smooth):
             self._last.update({name: self.asking.rows(answers, k) for k, name in enumerate(parts) if name != "test"})
             tests = {site: a for site, a in answers.items() if "test" in a.head}
             counts = {site: a.number("rows") for site, a in tests.items()}
-            known = all(counts.values())  # else all sites count alike
+            known = all(counts.values())  # else all sites have the same weight
             self._last["test"] = {site: (a.head["test"], counts[site] if known else 1) for site, a in tests.items()}
             self._last["x"] = key
         return self._last
@@ -102,7 +102,7 @@ class Remote(Smooth):
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """What the coordinator counts beside the rest; measures of all test rows together, and of each site's own."""
+        """The coordinator's counters; measures of all test rows together, and of each site's own."""
         own = directions(self.model.criterion.measures) if self.tests else {}
         private = (Measure("epsilon", "lower"),) if self.private else ()
         at_sites = {f"{name}_{site}": better for name, better in own.items() for site in self.tests}
@@ -121,7 +121,7 @@ class Remote(Smooth):
         return out
 
     def smoothness(self) -> Smoothness:
-        """L_f and mu from those of the clients, which bound them: sum p_i L_i and sum p_i mu_i."""
+        """Bounds on L_f and mu from the clients' constants: sum p_i L_i and sum p_i mu_i."""
         return self._smoothness
 
     @cached_property
@@ -132,7 +132,7 @@ class Remote(Smooth):
         return Smoothness(float(L.max()), float(p @ L), float(p @ mu), float(mu.min()))
 
     def minimise(self, h: Regulariser, x0: Tensor, tolerance: float = 1e-12) -> Tensor:
-        """By FISTA, whose every gradient is an exchange."""
+        """By FISTA, with one exchange per gradient."""
         least = 100 * torch.finfo(self.weights.dtype).eps
         return fista(self.gradient, h, self.smoothness().L_f, x0.to(self.weights), max(tolerance, least))
 
@@ -147,7 +147,7 @@ class Remote(Smooth):
 
 
 class RemoteClients(Local):
-    """Clients whose rows are at sites: full gradients and values, to look at a run."""
+    """Clients whose rows are at sites: full gradients and values, to evaluate a run."""
 
     def __init__(self, f: Remote, t: int, ids: Ids, seed: int) -> None:
         self.f, self.t, self.ids, self.seed = f, t, ids, seed

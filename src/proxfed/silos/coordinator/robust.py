@@ -1,14 +1,14 @@
-"""A centre of messages that some lying clients cannot move far, instead of their mean.
+"""A robust centre of the messages instead of their mean: a few lying clients cannot move it far.
 
 median              coordinate by coordinate; fewer than half of the messages may lie
 trimmed_mean        coordinate by coordinate without the `trim` lowest and highest; that many may lie
 centred_clipping    v + mean_i clip(m_i - v, radius), three times from the median (Karimireddy, He and Jaggi 2021)
 
-All messages alike give that message. The mean itself comes out of trimmed_mean with trim = 0, and of centred_clipping
-where no message is farther than `radius` from the centre. Otherwise honest clients whose data differ are also cut off:
-the fixed point of an exact method moves by as much as their messages differ. That is the price.
+If all messages are equal, the centre is that message. It is the mean for trimmed_mean with trim = 0, and for
+centred_clipping if no message is farther than `radius` from the centre. Otherwise honest clients with heterogeneous
+data are cut off, too: the fixed point of an exact method then moves by as much as their messages differ.
 
-Weights cannot be kept: a client that says it is large would count more. Masks leave nothing to compare.
+Weights are ignored: a lying client could claim to be large. Under masks there is nothing to compare.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from proxfed.harness.protection import Robust
 
 STEPS = 3
-"""Of centred clipping."""
+"""Steps of centred clipping."""
 
 
 def centre(rows: Tensor, rule: Robust) -> Tensor:

@@ -1,4 +1,4 @@
-"""A model judged at sites that it was not fitted to: each computes measures on all its rows."""
+"""External validation: sites that a model was not fitted to compute its measures on all their rows."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Validated:
-    """How good a model is on rows of organisations that it was not fitted to."""
+    """The measures of a model on rows of organisations that it was not fitted to."""
 
     measures: Judgement
-    """Of the sites that tell theirs (`fit.measures` of site.toml), and over all sites from sums."""
+    """Of the sites that reveal theirs (`fit.measures` in site.toml), and over all sites from sums."""
     calibration: list[Bin]
-    """Of two classes, over all sites."""
+    """Calibration for two classes, over all sites."""
     silent: tuple[str, ...]
-    """Sites that tell no measures of their own."""
+    """Sites that do not reveal their own measures."""
 
 
 def validate_between(
@@ -52,11 +52,10 @@ def validate_between(
     seed: int = 0,
     say: Callable[[str], None] = log.warning,
 ) -> Validated:
-    """Measures of the model on all rows of the sites, which are prepared as the model's own rows were.
+    """Measures of the model on all rows of the sites, which are prepared like the model's training rows.
 
-    Nothing is fitted. Over all sites there are the mean loss and, of two classes, AUC and calibration from a histogram
-    of probabilities, with small cells withheld. A single site is asked for its measures alone: sums would
-    be its own.
+    Nothing is fitted. Over all sites there are the mean loss and, for two classes, AUC and calibration from a histogram
+    of probabilities, with small cells withheld. A single site sends only its measures: sums would be its own.
     """
     check_draws(repetitions, level)
     if model.signatures:

@@ -1,4 +1,4 @@
-"""Which sites a coordinator waits for, in a file of the run folder, so that `proxfed watch` can show it."""
+"""Records the sites that a coordinator waits for in the run folder, so that `proxfed watch` can show them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from proxfed.errors import RunError
 from proxfed.silos.wire.exchange import Exchange
 
 EVERY = 0.5
-"""Seconds between two looks; a site that answers sooner is not written down."""
+"""Seconds between two checks; a site that answers sooner is not recorded."""
 
 
 @contextmanager
 def recording_waits(exchange: Exchange, path: Path) -> Iterator[None]:
-    """Meanwhile the file at `path` says since when which sites are waited for; without any there is no file."""
+    """A context in which the file at `path` lists the sites waited for, and since when; if none, it is removed."""
     over = Event()
 
     def look() -> None:
@@ -28,7 +28,7 @@ def recording_waits(exchange: Exchange, path: Path) -> Iterator[None]:
             now = {site: since.get(site, time.time()) for site in exchange.waiting}
             if now != since:
                 since = now
-                with suppress(OSError, RunError):  # it is only for those who watch
+                with suppress(OSError, RunError):  # it is only for display
                     files.replace(path, json.dumps({"waiting": since}).encode()) if now else path.unlink()
 
     looking = Thread(target=look, daemon=True)

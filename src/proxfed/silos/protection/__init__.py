@@ -1,1 +1,1 @@
-"""What stands between a site and the world: policy, audit, keys, masks, noise."""
+"""The protection of a site: policy, audit, keys, masks, noise."""

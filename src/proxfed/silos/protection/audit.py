@@ -1,10 +1,9 @@
-"""The audit file: everything that leaves a site, written down before it does.
+"""The audit file: a record of everything that leaves a site, written before it leaves.
 
-One line of JSON for each message: when, to whom, what, bytes, SHA-256 of the content. It is a log (files/log.py): each
-line has its number and, under `chain`, the digest of all lines up to it, so that a line which is changed, removed or
-put in between is noticed; the last number stands in a second file, so that lines missing at the end are noticed as
-well. Whoever can write both files and takes the trouble can forge all of it: keep the last digest, which `proxfed site
-audit` prints, elsewhere.
+One line of JSON per message: when, to whom, what, bytes, SHA-256 of the content. It is a log (files/log.py): each line
+has its number and, under `chain`, the digest of all lines up to it, which detects changed, removed and inserted lines;
+the last number is in a second file, which detects missing lines at the end. An attacker who can write both files can
+forge all of it: keep the last digest, which `proxfed site audit` prints, elsewhere.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ FRAMING = Lines(b', "chain": "', b'"}')
 """The digest is the last key of a line."""
 
 LONGEST_WORD = 256
-"""Letters of a word in a line; what is longer is cut."""
+"""Characters of a word in a line; longer words are cut."""
 
 
 class Trail(NamedTuple):
-    """What an audit file says."""
+    """The content of an audit file."""
 
     lines: list[Line]
     broken: str
-    """Where the chain does not hold, in one sentence; empty: it does."""
+    """Where the chain is broken, in one sentence; empty: it is intact."""
     last: str
     """The digest of the last line."""
 
@@ -53,7 +52,7 @@ class Audit:
         return self.path.with_name(self.path.name + ".last")
 
     def write(self, to: str, what: str, body: bytes | None = None, **more: Any) -> Line:
-        """Say that `body` is about to leave; on return that is on the disk. Without a body: a remark."""
+        """Record, on the disk on return, that `body` is about to leave. Without a body: a remark."""
         told = {} if body is None else {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
         line = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "to": to, "what": what, **told, **more}
         line = {key: value[:LONGEST_WORD] if isinstance(value, str) else value for key, value in line.items()}
@@ -73,7 +72,7 @@ class Audit:
             raise RunError(f"nothing leaves: the last line of the audit file {self.path} cannot be read") from e
 
     def read(self) -> Trail:
-        """All lines, and whether the chain holds."""
+        """All lines, and whether the chain is intact."""
         try:
             text = self.path.read_bytes() if self.path.exists() else b""
             last = int(self.last_number.read_text()) if self.last_number.exists() else 0
@@ -94,7 +93,7 @@ class Audit:
 
 
 def _line(payload: bytes) -> Line:
-    """What a line says, without its digest; ValueError if that is nothing."""
+    """The entries of a line, without its digest; ValueError if it cannot be parsed."""
     line = json.loads(payload + b"}")
     if not isinstance(line, dict):
         raise ValueError("it is no table")
@@ -103,7 +102,7 @@ def _line(payload: bytes) -> Line:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[IO[bytes]]:
-    """The file, to read and to append to, while nobody else writes to it."""
+    """The file, open for reading and appending, under an exclusive lock."""
     new = not path.exists()
     with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as f:
         hold(f.fileno(), path)

@@ -1,7 +1,7 @@
-"""Local steps stay where a site tells of models: a large step, or many, would carry them past limits.norm.
+"""Keeps local steps within limits.norm, which a large step, or many steps, would exceed.
 
-A gradient far out is that of the few rows whose loss still bends there. What the coordinator sends is checked when it
-comes (policy.check_model); this checks each model of a client's own at which its rows are asked.
+Far out, a gradient consists of the few rows whose loss still bends there. The coordinator's vectors are checked on
+arrival (policy.check_model); this checks every model at which a client evaluates its rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from proxfed.types import Local
 
 
 class Bounded(Local):
-    """f as it is within a ball. Where a client would leave it, its round fails, which limits.failures counts."""
+    """f restricted to a ball. If a client would leave it, its round fails, which limits.failures counts."""
 
     def __init__(self, f: Local, most: float) -> None:
         self.f, self.most = f, most

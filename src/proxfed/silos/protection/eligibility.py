@@ -1,4 +1,4 @@
-"""What is done to the message of a holder before it leaves, which algorithms can have it, and why others cannot."""
+"""Which algorithms work with protected messages (masks, noise), and why others do not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_protection(protection: Protection, algorithm: Algorithm, d: int) -> No
 
 
 def why_no_masks(algorithm: Algorithm) -> str:
-    """The rest of a sentence that begins with its name; empty: sums are all that the coordinator needs."""
+    """The rest of a sentence that begins with its name; empty: the coordinator needs sums only."""
     if isinstance(algorithm, Graph):  # messages are sealed for neighbours, and the model is a mean
         return ""
     return why_not_dense(algorithm, "masks fill every number")

@@ -1,4 +1,4 @@
-"""What a job would make leave this site, in plain words, before it takes part: how often, how precise, and what for."""
+"""What would leave this site if it took part in a job, in plain words: how often, how precise, and what for."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from proxfed.silos.wire.job import TABLES, Job
 
 
 class Explained(NamedTuple):
-    """For people who decide whether to take part."""
+    """An explanation for people who decide whether to take part."""
 
     leaves: list[str]
-    """What, how often and how precise."""
+    """What leaves, how often and how precise."""
     learnt: list[str]
-    """What could be computed from it."""
+    """What others could compute from it."""
     refused: list[str]
     """Why this site would not take part; empty: it would."""
 
 
 def explain(site: Site, e: Experiment) -> Explained:
-    """An experiment that is proposed to this site, together with its partners."""
+    """Explain an experiment that is proposed to this site and its partners."""
     protection = e.protection or Protection()
     return Explained([*_leaves(site, e, protection)], [*_learnt(site, e, protection)], [*_refused(site, e)])
 
 
 def explain_fit(site: Site, settings: Settings) -> Explained:
-    """A fit of tables that is proposed to this site, together with its partners."""
+    """Explain a fit of tables that is proposed to this site and its partners."""
     return Explained([*_of_fit(site, settings)], [*_learnt_of_fit(site, settings)], [*_refused_fit(site, settings)])
 
 
@@ -87,7 +87,7 @@ def _of_fit(site: Site, settings: Settings) -> Iterator[str]:
 
 
 def _limits_of_sums(site: Site, masked: bool) -> Iterator[str]:
-    """What limits.feature and limits.failures mean."""
+    """The meaning of limits.feature and limits.failures."""
     fewest = site.limits.fewest_of_feature(not masked or len(site.partners) == 1)
     if fewest > 1:
         yield f"Nothing, if a category or another feature has some rows here, but fewer than {fewest} (limits.feature)."

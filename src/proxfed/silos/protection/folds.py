@@ -1,7 +1,7 @@
-"""The folds of a site's rows: drawn by a secret of the site, the same in all jobs, and never as somebody else says.
+"""The folds of a site's rows: drawn with a secret of the site, the same in all jobs, and never chosen by a job.
 
-Two sums over nearly the same rows differ by a row. So nobody but the site decides which rows a fold has, and it decides
-once: by what is in a row, whatever its place in the table, or by the unit that the row belongs to.
+Two sums over nearly the same rows differ by a row. So only the site decides which rows a fold has, and it decides once:
+by a row's content, independent of its place in the table, or by the unit that the row belongs to.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from proxfed.tables.folds import together
 def folds(
     lines: np.ndarray, strata: np.ndarray, count: int, secret: bytes, units: np.ndarray | None = None
 ) -> np.ndarray:
-    """(N,) of the first N rows (.., bytes): those of a stratum, in an order by the secret, go round the folds; rows of
-    a unit go together."""
+    """(N,) folds of the first N rows (.., bytes): rows of a stratum, in a secret order, are dealt to the folds in turn;
+    rows of a unit stay together."""
     if units is None:
         return _drawn([line.tobytes() for line in lines[: len(strata)]], strata, count, secret)
     return together(

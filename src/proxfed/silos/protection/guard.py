@@ -1,7 +1,7 @@
-"""What a site puts between its holder and the world. This one allows everything and changes nothing.
+"""The interface of a site's guard, between its holder and the world. This one allows everything unchanged.
 
-A site with rules of its own has a class of its own (site_guard.py): it may refuse a question before it is worked on,
-write down what is about to leave, seal what goes to neighbours, and change what goes to the server.
+A site with a policy has its own class (site_guard.py): it may refuse a question before any computation, record what is
+about to leave, seal messages to neighbours, and mask messages to the server.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _log = logging.getLogger("proxfed.silos")
 
 
 class Refused(InputError):
-    """What a site does not allow; its sentence travels to the coordinator."""
+    """A request that a site does not allow; the sentence is sent to the coordinator."""
 
 
 @contextmanager
 def withheld(what: str) -> Iterator[None]:
-    """What goes wrong while rows are worked on stays in the site's own log: a sentence could tell something of them."""
+    """Errors of computations on rows stay in the site's own log: their text could reveal something about rows."""
     try:
         yield
     except Refused:
@@ -45,39 +45,39 @@ def withheld(what: str) -> Iterator[None]:
 
 
 class Asked(NamedTuple):
-    """A question, described for those who decide whether it is worked on."""
+    """A question, described for the decision whether to answer it."""
 
     kind: str
-    """hello: what the rows look like; job; round; or a query."""
+    """hello (the schema of the rows), job, round, or a query."""
     what: str
-    """Of a query: smoothness, point, mean, field, apart; of a hello: sizes, if these are asked for; else empty."""
+    """Of a query: smoothness, point, mean, field, apart; of a hello: sizes, if requested; else empty."""
     round: int
     job: Job | None
-    """None: there is none yet."""
+    """None before a job is known."""
     rows: list[int]
-    """How many rows each client of the site has."""
+    """The number of rows of each client of the site."""
     parts: tuple[str, ...] = ()
     """Of a query about a point: value, gradient, test."""
     answers: int = 1
-    """How many answers it is, as budgets count them: one for each point of a fit."""
+    """The number of answers in terms of budgets: one per point of a fit."""
 
     @property
     def title(self) -> str:
-        """What the audit file calls it."""
+        """Its name in the audit file."""
         return f"{self.kind} {self.what}".strip()
 
 
 class Shares(NamedTuple):
-    """What a site is told of the others' masks of a round, so that these can be undone (recovery.py)."""
+    """Shares of the other sites' masks of a round, so that these can be undone (recovery.py)."""
 
     among: list[str]
-    """All sites that dealt shares, or were to."""
+    """All sites that dealt, or should have dealt, shares."""
     sealed: dict[str, bytes]
-    """Their shares for this site, by who dealt them."""
+    """Their shares for this site, by sender."""
 
     @classmethod
     def of(cls, letter: Letter) -> Shares | None:
-        """From the head of a question; None: there are none."""
+        """From the head of a question; None if it has no shares."""
         if "among" not in letter.head:
             return None
         dealers, boxes = letter.words("dealers"), letter.words("boxes")
@@ -88,16 +88,16 @@ class Shares(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Into what the rows of a site are divided for a fit."""
+    """The parts into which a fit divides a site's rows."""
 
     rows: list[int]
-    """Of each fold; of all rows, if there are no folds."""
+    """The number of rows per fold; of all rows if there are no folds."""
     cells: Tensor
     """(folds, classes)"""
 
 
 class Wanted(NamedTuple):
-    """What a question of a fit wants to know of these."""
+    """The quantity about these parts that a question of a fit requests."""
 
     parts: Parts
     d: int
@@ -105,78 +105,78 @@ class Wanted(NamedTuple):
     what: str
     """sum: values and gradients; hessian; gram; count"""
     factors: list[float] | None = None
-    """By class: how much more its rows count."""
+    """The weight factor of each class's rows."""
     masked: bool = True
 
 
 class Upload(NamedTuple):
-    """What a message to the server was made from."""
+    """The origin of a message to the server."""
 
     t: int
     step: int
-    """How often this round has been asked for, with other cohorts."""
+    """How many cohorts this round was requested for before."""
     cohort: list[str]
-    """The sites that take part, in their order."""
+    """The participating sites, in their order."""
     ids: list[int]
-    """The clients of this site that do."""
+    """The participating clients of this site."""
     broadcast: bytes
-    """The server's message as it came."""
+    """The server's message as received."""
     down: Message
-    """As clients read it."""
+    """The server's message, decoded."""
     state: Any
-    """Of the site's clients before the round."""
+    """The state of the site's clients before the round."""
     part: Any
     """The site's part (part.py): problem, algorithm, weights."""
     grain: Any = None
-    """Of narrow words: the exponent of their step, as the coordinator says it; None: words are wide."""
+    """The coordinator's exponent of the step of narrow words; None: words are wide."""
     shares: Shares | None = None
 
 
 class Guard:
-    """Of one site."""
+    """The guard of one site."""
 
     fewest = 1
-    """Rows that a cell must have, if it has any."""
+    """The minimum number of rows of a non-empty cell."""
     code: Collection[str] = ()
-    """'module:Class' that a job may name; nothing else is imported."""
+    """'module:Class' names that a job may use; nothing else is imported."""
 
     def introduction(self) -> bytes:
-        """What the site says of its keys before a run; empty: it has none."""
+        """The site's public keys for a run; empty: it has none."""
         return b""
 
     def head(self) -> str:
-        """How far its audit file is, signed, for its partners to note; empty: it has none."""
+        """The signed position of its audit file, for its partners to record; empty: it has none."""
         return ""
 
     def countersign(self, job: Job) -> str:
-        """Signed: how far the sites of a job say that their audit files are; empty: it has no key."""
+        """A signature over the audit positions of all sites of a job; empty: the site has no key."""
         return ""
 
     def gate(self, asked: Asked) -> None:
-        """Refused, in one sentence, if this is not to be worked on."""
+        """Refused, in one sentence, if this question may not be answered."""
 
     def begins(self, job: Job | None, rows: Rows) -> None:
-        """Refused if nothing new is begun with these rows; without a job, a summary of them is asked for."""
+        """Refused if nothing new may begin with these rows; without a job, a summary of them is requested."""
 
     def follow(self, job: Job, start: Tensor, sent: Iterable[Tensor]) -> None:
-        """Refused if nothing is told about vectors that the coordinator sent; the job begins at `start`."""
+        """Refused if the coordinator's vectors may not be evaluated; the job begins at `start`."""
 
     def computes(self, job: Job, f: Local) -> Local:
-        """What the job's clients compute with; it may refuse models of their own."""
+        """The f with which the job's clients compute; it may refuse their local models."""
         return f
 
     def folds(self, rows: Rows, strata: np.ndarray, count: int) -> np.ndarray:
-        """(N,) the fold of each training row, the same in all jobs; each has its share of every stratum."""
+        """(N,) the fold of each training row, the same in all jobs, stratified."""
         return folds(rows.lines(), strata, count, b"", rows.units)
 
     def prepares(self, job: Job, data: Federated) -> None:
         """Refused if the job's features single out too few rows."""
 
     def divides(self, parts: Parts) -> None:
-        """Refused if a fold, or what is left without it, has too few rows."""
+        """Refused if a fold, or its complement, has too few rows."""
 
     def may_tell(self, wanted: Wanted) -> bool:
-        """Whether this would be told."""
+        """Whether this may be revealed."""
         try:
             self.tells(wanted)
         except Refused:
@@ -184,44 +184,44 @@ class Guard:
         return True
 
     def tells(self, wanted: Wanted) -> None:
-        """Refused if it is not told."""
+        """Refused if it may not be revealed."""
 
     def once(self, asked: Asked, question: str) -> None:
         """Refused if another question of this kind was answered in this job; `question` is the digest of this one."""
 
     def times(self, last: float) -> None:
-        """Refused if who leaves was told on other times than even steps to this one."""
+        """Refused if times of leaving were revealed on another grid than even steps up to `last`."""
 
     def dominates(self, share: float) -> None:
         """Refused if one row has this share of a sum."""
 
     def judges(self) -> None:
-        """Refused if measures of held-out rows are not told."""
+        """Refused if measures of held-out rows may not be revealed."""
 
     def infers(self, clusters: int | None = None, apart: bool = False, alone: bool = False) -> None:
-        """Refused if what standard errors need is not told: products of so many clusters, of this organisation as a
-        whole (`apart`), or estimates of its own rows `alone`."""
+        """Refused if inputs of standard errors may not be revealed: products of so many clusters, of this organisation
+        as a whole (`apart`), or estimates of its own rows `alone`."""
 
     def signs(self, content: bytes) -> Signature | None:
-        """Its signature under a model; None: it has no key."""
+        """Its signature of a model; None: it has no key."""
         return None
 
     def leaving(self, asked: Asked, to: str, body: bytes) -> None:
-        """Called before these bytes leave, and must have written them down when it returns."""
+        """Called before these bytes leave; must have recorded them when it returns."""
 
     def declined(self, question: str, run: str, body: bytes) -> None:
-        """Called before an answer leaves that is only a sentence."""
+        """Called before a refusal leaves."""
 
     def join(self, job: Job, site: str) -> Link:
-        """What is between this site and the others in a run."""
+        """The link between this site and the others in a run."""
         return Link()
 
 
 class Link:
-    """In one run: everybody reads everything."""
+    """The link in one run without protection: all messages are readable."""
 
     sealed = False
-    """Each neighbour gets bytes of its own."""
+    """Whether each neighbour gets its own encrypted bytes."""
 
     def seal(self, to: str, t: int, k: int, body: bytes) -> bytes:
         return body
@@ -230,34 +230,34 @@ class Link:
         return body
 
     def noisy(self, up: Message, about: Upload) -> Message:
-        """What everybody may know instead of `up`, of the same form."""
+        """A public version of `up`, with noise, of the same form."""
         return up
 
     def upload(self, up: Message, about: Upload) -> Message:
-        """What goes to the server instead of `up`, of the same form."""
+        """The protected message to the server instead of `up`, of the same form."""
         return up
 
     def deal(self, question: Letter) -> tuple[Head, bytes]:
-        """Shares of what masks this site's message of a round, for all others (recovery.py)."""
+        """Shares of this site's mask of a round, for all others (recovery.py)."""
         raise Refused("it has no masks that could be undone")
 
     def unmask(self, question: Letter) -> tuple[Head, bytes]:
-        """Its shares of others' masks, so that the sum over those who have answered a round can be read."""
+        """Its shares of others' masks, so that the sum over the sites that answered a round can be read."""
         raise Refused("it has no masks that could be undone")
 
     def told(self, rows: tuple[Tensor, ...], p: Tensor, question: Letter) -> tuple[Tensor, ...]:
-        """What goes to the coordinator instead of `rows`, of which it needs averages with the weights p only."""
+        """Sent to the coordinator instead of `rows`, of which it only needs the averages with weights p."""
         return rows
 
     def sums(self, values: Tensor, question: Letter) -> Tensor:
-        """What goes to the coordinator instead of (k,) sums over rows, of which it needs the sum over all sites."""
+        """Sent to the coordinator instead of (k,) sums over rows, of which it only needs the sum over all sites."""
         return values
 
     def normal(self, secret: np.ndarray, question: Letter, noise: float) -> np.ndarray:
-        """Standard normal numbers of its shape, for noise that only this site can compute; `noise` as its account has
-        it: twice as many standard deviations as a row has sensitivity."""
+        """Standard normal numbers of its shape, for noise that only this site can compute; `noise` as in its budget:
+        twice the ratio of standard deviation to sensitivity of a row."""
         raise Refused("it has no key from which noise could be drawn")
 
     def tested(self, values: Mapping[str, float], rows: int) -> tuple[dict[str, float], int]:
-        """What is told of measures on so many test rows, and of their number; 0: that is not told."""
+        """The revealed measures on so many test rows, and the revealed number of rows; 0: not revealed."""
         return dict(values), rows

@@ -1,12 +1,12 @@
-"""Keys of a site, and what two sites have in common that nobody between them knows.
+"""Keys of a site, and secrets that two sites share and the coordinator does not know.
 
     secret of a pair    X25519(own private key, the other's public key)
     keys of a run       HKDF(secret of the pair; run, purpose, both names, both public keys)
-    signature           Ed25519, by a key that follows from the private one
+    signature           Ed25519, by a key derived from the private one
     sealed message      AES-256-GCM under a key of one direction; run, names, round and step are authenticated
 
-The nonce of a sealed message is an HMAC of all that and of its content: the same message repeated is the same bytes,
-and another one never meets a nonce again, also where a process that crashed computes a round a second time.
+The nonce of a sealed message is an HMAC of all that and of its content: repeating a message gives the same bytes, and a
+different one never reuses a nonce, even if a process that crashed computes a round a second time.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 FORM = b"proxfed silos 1"
 EXCHANGED, PUBLIC, SALT = 32, 64, 16
-"""Bytes: of the public half of the key that pairs are made with, of both public halves, of a salt."""
+"""Bytes of the public half of the key exchange, of both public halves, of a salt."""
 NONCE, TAG = 12, 16
 
 
 def needs_cryptography() -> None:
-    """One sentence where the library is not there."""
+    """One sentence if the library is not installed."""
     try:
         import cryptography  # noqa: F401
     except ImportError as e:
@@ -42,7 +42,7 @@ def needs_cryptography() -> None:
 
 
 def fingerprint(public: bytes) -> str:
-    """What people compare: the first 128 bits of the SHA-256 of a public key, in groups of four."""
+    """A fingerprint for people to compare: 128 bits of the SHA-256 of a public key, in groups of four."""
     digest = hashlib.sha256(public).hexdigest()[:32]
     return "-".join(digest[k : k + 4] for k in range(0, 32, 4))
 
@@ -55,7 +55,7 @@ class SiteKey:
 
     @classmethod
     def create(cls, path: Path) -> SiteKey:
-        """A new one, in a file that only this user can read; a file that is there is not replaced."""
+        """A new key, in a file that only this user can read; an existing file is not replaced."""
         needs_cryptography()
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -78,12 +78,12 @@ class SiteKey:
         return key
 
     def ledger(self, path: Path) -> Ledger:
-        """How much the site with this key has told, in a file beside it."""
+        """The record of how much the site with this key has revealed, in a file beside it."""
         return Ledger.beside(path, self.secret(b"ledger"))
 
     @classmethod
     def read(cls, path: Path) -> SiteKey:
-        """From its file, which others must not be able to read."""
+        """From its file; refused if other users can read it."""
         needs_cryptography()
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -103,7 +103,7 @@ class SiteKey:
 
     @cached_property
     def public(self) -> bytes:
-        """Its public halves: of the key that pairs are made with, and of the one that signs."""
+        """Its public halves: of the key exchange, and of the signature."""
         return self.private.public_key().public_bytes_raw() + self._signing.public_key().public_bytes_raw()
 
     @cached_property
@@ -113,23 +113,23 @@ class SiteKey:
         return Ed25519PrivateKey.from_private_bytes(self.secret(b"signature"))
 
     def sign(self, statement: bytes) -> bytes:
-        """64 bytes that only this site can make, and everybody can check (`verified`)."""
+        """A signature of 64 bytes that only this site can make, and anybody can check (`verified`)."""
         return self._signing.sign(joined(FORM, statement))
 
     def introduction(self) -> bytes:
-        """What a site says of itself at the start of a run, once: its public halves, and a salt that is new.
+        """A site's message at the start of a run: its public halves, and a new salt.
 
-        The salt makes the keys of a run that is begun again others than those of the first time, so that no pad is used
-        for two contents, whatever happened to the site's rows in between.
+        Because of the salt, a run that is started again has other keys, so that no pad is used for two contents,
+        whatever happened to the site's rows in between.
         """
         return self.public + os.urandom(SALT)
 
     def secret(self, *about: bytes) -> bytes:
-        """32 bytes that only this site knows, for a purpose."""
+        """A secret of 32 bytes that only this site knows, for a purpose."""
         return derive(self.private.private_bytes_raw(), b"own secret", *about)
 
     def shared(self, public: bytes) -> bytes:
-        """What this site and the holder of another key have in common."""
+        """The secret that this site shares with the owner of another key."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
         try:
@@ -152,18 +152,18 @@ def verified(public: bytes, statement: bytes, signature: bytes) -> bool:
 
 @dataclass(frozen=True)
 class Keyring:
-    """The keys that one site has in common with the others of a run."""
+    """The keys that one site shares with the others of a run."""
 
     key: SiteKey
     me: str
     run: str
-    """The digest of the job and of everybody's introduction: keys of one run are of no use in another."""
+    """The digest of the job and of all introductions: keys of one run are useless in another."""
     partners: Mapping[str, bytes]
     """The public keys of the others, by name."""
 
     @classmethod
     def of(cls, key: SiteKey, me: str, job: str, introductions: Mapping[str, bytes]) -> Keyring:
-        """From what every site of the run said of itself; this site's own is among them."""
+        """From the introductions of all sites of the run, including this site's own."""
         for name, said in introductions.items():
             require(
                 len(said) == PUBLIC + SALT, f"the introduction of {name!r} has {len(said)} bytes, not {PUBLIC + SALT}"
@@ -177,7 +177,7 @@ class Keyring:
         return cls(key, me, hashlib.sha256(everybody).hexdigest(), others)
 
     def pair(self, other: str, *purpose: bytes) -> bytes:
-        """32 bytes that this site and `other` know, and nobody else; the same at both."""
+        """32 bytes that only this site and `other` know; the same at both."""
         require(other in self.partners, f"the key of {other!r} is not known here; known: {', '.join(self.partners)}")
         ends = sorted([(self.me.encode(), self.key.public), (other.encode(), self.partners[other])])
         return derive(
@@ -194,7 +194,7 @@ class Keyring:
         return {}
 
     def seal(self, to: str, t: int, k: int, body: bytes) -> bytes:
-        """A message of round t and step k that only `to` can read, and know to be from here."""
+        """Encrypt a message of round t and step k, so that only `to` can read and authenticate it."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         about, key, for_nonces = self._direction(to, self.me, to, t, k)
@@ -202,7 +202,7 @@ class Keyring:
         return nonce + AESGCM(key).encrypt(nonce, body, about)
 
     def unseal(self, sender: str, t: int, k: int, sealed: bytes) -> bytes:
-        """What `sender` sealed for this site in round t and step k, or one sentence."""
+        """Decrypt what `sender` sealed for this site in round t and step k, or one sentence."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -215,19 +215,19 @@ class Keyring:
             raise InputError(f"{where} is not what {sender!r} sealed: it was changed, or belongs elsewhere") from e
 
     def _direction(self, other: str, sender: str, to: str, t: int, k: int) -> tuple[bytes, bytes, bytes]:
-        """What is authenticated, the key of messages from `sender` to `to`, and the one of their nonces."""
+        """(the authenticated data, the key of messages from `sender` to `to`, the key of their nonces)."""
         ends = sender.encode(), to.encode()
         about = joined(FORM, self.run.encode(), *ends, str(t).encode(), str(k).encode())
         return about, self.pair(other, b"seal", *ends), self.pair(other, b"nonce", *ends)
 
 
 def joined(*parts: bytes) -> bytes:
-    """Each with its length in front, so that no two lists give the same bytes."""
+    """Each prefixed with its length, so that no two lists give the same bytes."""
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 
 def derive(secret: bytes, *about: bytes) -> bytes:
-    """32 bytes from a secret, for a purpose."""
+    """Derive 32 bytes from a secret, for a purpose."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 

@@ -1,9 +1,9 @@
-"""How much a site has told, beside its key: an audit file that is cut, rewritten or removed does not make it forget.
+"""A record beside the key of how much a site has revealed, which survives a cut, rewritten or removed audit file.
 
-The file KEY.spent has the number of lines of the audit file and their digest, with a code that only the site's key
-makes. It is written when the key is made. Where it is missing, or the audit file does not have the lines that it knows
-of, nothing is answered any more: all budgets count as spent. A site that begins anew needs a new key, and its partners
-see that. Partners also note each other's digests at every job: not even with the key can they be rewritten unnoticed.
+The file KEY.spent has the number of lines of the audit file and their digest, authenticated with the site's key. It is
+written when the key is made. If it is missing, or the audit file lacks lines that it counts, the site answers nothing:
+all budgets count as spent. A site that starts afresh needs a new key, which its partners notice. Partners also record
+each other's digests at every job: not even with the key can they be rewritten unnoticed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Line = Mapping[str, Any]
 
 
 class Head(NamedTuple):
-    """Of an audit file up to some line."""
+    """The position of an audit file: its number of lines and their digest."""
 
     lines: int = 0
     digest: str = "0" * 32
@@ -71,7 +71,7 @@ class Ledger:
         return hmac.digest(self.secret, str(head).encode(), "sha256").hex()
 
     def check(self, lines: list[Line]) -> Head:
-        """The head of these lines, or RunError if they are not those that were written, and perhaps more."""
+        """The head of these lines; RunError unless they begin with the recorded ones."""
         try:
             said, code = self.path.read_text().split()
             head = Head.read(said)

@@ -1,17 +1,17 @@
-"""Secure aggregation: masks between sites cancel in the sum, so that the coordinator reads the sum and no part of it.
+"""Secure aggregation: masks between sites cancel in the sum, so the coordinator reads only the sum.
 
     site i sends      y_i = round(2^b p_i m_i) + sum_{j in cohort} s_ij pad_ij    modulo 2^64
                       pad_ij = pad_ji from the keys of the pair (ChaCha20),  s_ij = +1 if i < j, -1 otherwise
     coordinator       2^-b sum_i y_i = sum_i p_i m_i, to n 2^-(b+1) in each number
 
-A pad belongs to one run, round, cohort and broadcast. Sites that were sent different broadcasts, or told of different
-cohorts, have pads that do not cancel: such a coordinator reads noise. It can be used for one content only, because
-what a site answers follows from these.
+A pad belongs to one run, round, cohort and broadcast. If a coordinator sends different broadcasts or cohorts to sites,
+their pads do not cancel and it reads noise. A pad is used for one content only, because these determine a site's
+answer.
 
-The sum is exact modulo 2^64 and must not wrap: a number that does not fit 2^(63-b)/n is refused where it is.
+The sum is exact modulo 2^64 and must not wrap: each site refuses numbers that do not fit 2^(63-b)/n.
 
 Sums over rows may be large and must be exact: `hide_wide` sends two words for each number, its multiple of 2^COARSE
-and what is left of it, each under a pad of its own.
+and its remainder, each under its own pad.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from proxfed.silos.protection.keyring import Keyring
 Words = NDArray[np.uint64]
 
 FEWEST = 2
-"""Sites of a sum: that of one site is what it sent."""
+"""The minimum number of sites of a sum: a sum over one site would be its own."""
 
 
 def largest(n: int, bits: int) -> float:
-    """What a number of n sites must stay below, so that no sum leaves the range."""
+    """The bound on the numbers of n sites with which no sum overflows."""
     return 2.0 ** (63 - bits) / n - 2.0**-bits
 
 
 def rounding(n: int, bits: int) -> float:
-    """How far a number of the sum of n sites may be from the exact one, beside the rounding of floating point."""
+    """The largest error of a number in the sum of n sites, in addition to floating-point rounding."""
     return n * 2.0 ** -(bits + 1)
 
 
@@ -50,7 +50,7 @@ def to_words(values: NDArray[np.float64], n: int, bits: int) -> Words:
         raise RunError(
             f"secure_aggregation: {most:.3g} does not fit the range of {largest(n, bits):.3g} that {n} sites have with "
             f"fraction_bits = {bits}; fewer fraction_bits give more range, smaller steps smaller numbers"
-        )  # for the site's own log: the coordinator hears only that the round failed
+        )  # for the site's own log: the coordinator only learns that the round failed
     return np.rint(values * 2.0**bits).astype(np.int64).view(np.uint64)
 
 
@@ -59,7 +59,7 @@ def to_values(words: Words, bits: int) -> NDArray[np.float64]:
 
 
 def stream(key: bytes, count: int) -> Words:
-    """Words that nobody without the key can tell from random ones (ChaCha20)."""
+    """Pseudorandom words from a key (ChaCha20)."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
     cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None)
@@ -80,14 +80,14 @@ def pads(keyring: Keyring, cohort: Sequence[str], t: int, broadcast: bytes, coun
 
 
 def reveal(sent: Iterable[Words], bits: int) -> NDArray[np.float64]:
-    """What the coordinator reads of the messages of a whole cohort: their sum."""
+    """The sum of the messages of a whole cohort, as the coordinator reads it."""
     rows = list(sent)
     require(len({len(row) for row in rows}) == 1, "masked messages of one round have different lengths")
     return to_values(np.sum(rows, axis=0, dtype=np.uint64), bits)
 
 
 COARSE = 10
-"""Of a number in two words: the first counts multiples of 2^COARSE, the second has what is left."""
+"""Of a number in two words, the first counts multiples of 2^COARSE, the second has the remainder."""
 
 
 def hide_wide(

@@ -1,7 +1,7 @@
-"""What a holder does and does not: decisions of site.toml over a job or a question, described as data.
+"""A holder's policy: decisions by site.toml about a job or a question, described as data.
 
-Nothing here is computed from rows but how many there are, nothing is built and nothing is imported: a job that is
-refused has done nothing. Each refusal is one sentence, which is told to whoever asked.
+Nothing here depends on rows except for their number, nothing is built or imported: a refused job has had no effect.
+Each refusal is one sentence, which is sent to the coordinator.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def allow_if(condition: bool, why: str) -> None:
 
 
 def check_job(site: Site, job: Job) -> None:
-    """Whether this site can vouch for all of a job: its names, its numbers and the other sites.
+    """Whether this site allows all of a job: its names, its numbers and the other sites.
 
-    Names of code are refused before, by `Job.check_code`.
+    Names of code are checked before, by `Job.check_code`.
     """
     try:
         protection = job.protection
@@ -60,7 +60,7 @@ def check_job(site: Site, job: Job) -> None:
 
 
 def check_sites(site: Site, sites: Sequence[str], protection: Protection) -> None:
-    """Whether these are the partners that this site knows, and enough of them."""
+    """Whether these are this site's partners, and enough of them."""
     allow_if(site.name in sites, f"the job is for {', '.join(sites)}")
     fewest = site.require.sites
     allow_if(len(set(sites)) >= fewest, f"the job has {len(set(sites))} sites, and require.sites = {fewest}")
@@ -71,7 +71,7 @@ def check_sites(site: Site, sites: Sequence[str], protection: Protection) -> Non
 
 
 def check_batch(site: Site, batch: Any, protection: Protection) -> None:
-    """Whether gradients of so many rows may leave. A coordinator that knows the seed knows which rows they are."""
+    """Whether gradients of so many rows may leave. The coordinator knows the seed, and so which rows they are."""
     if batch is None:
         return
     said = f"problem.batch = {batch!r:.40}"
@@ -82,7 +82,7 @@ def check_batch(site: Site, batch: Any, protection: Protection) -> None:
 
 
 def check_numbers(site: Site, job: Job) -> None:
-    """Whether every number of a job is in a range that this site has for it."""
+    """Whether every number of a job is in the site's range."""
     problem = {key: value for key, value in job.experiment.get("problem", {}).items() if key != "batch"}
     tables = {"problem": problem, "regulariser": job.experiment.get("regulariser"), "algorithm": job.algorithm}
     own = {key: (low, high) for key, (low, high) in site.ranges.items()}
@@ -94,7 +94,7 @@ def check_numbers(site: Site, job: Job) -> None:
 
 
 def check_weights(site: Site, weights: Sequence[float], weighting: Any) -> None:
-    """Whether no client counts so much that a weighted sum is its own message."""
+    """Whether no client's weight is so large that a weighted sum is nearly its own message."""
     good = all(isinstance(w, (int, float)) and isfinite(w) and w > 0 for w in weights)
     allow_if(good and abs(sum(weights) - 1) < 1e-6, "the job's weights must be positive numbers whose sum is 1")
     equal = max(weights) <= min(weights) * (1 + 1e-9)
@@ -108,7 +108,7 @@ def check_weights(site: Site, weights: Sequence[float], weighting: Any) -> None:
 
 
 def check_model(site: Site, sent: Iterable[Tensor]) -> None:
-    """Whether anything is told about vectors that the coordinator sent."""
+    """Whether the coordinator's vectors may be evaluated."""
     most = site.limits.norm
     for x in sent:
         norm = float(x.double().norm())
@@ -122,7 +122,7 @@ def check_rounds(site: Site, rounds: Any) -> None:
 
 
 def check_required(site: Site, protection: Protection, private_fit: bool = False) -> None:
-    """Whether messages are protected as this site wants it."""
+    """Whether messages are protected as this site requires."""
     require, privacy = site.require, protection.privacy
     masked = protection.secure_aggregation or not require.secure_aggregation
     bits = require.fraction_bits
@@ -151,7 +151,7 @@ def check_listed(site: Site, what: str, allowed: Names, name: str) -> None:
 
 
 def check_rows(site: Site, rows: int) -> None:
-    """Whether there are enough rows to answer for; how many there are is not said."""
+    """Whether there are enough rows for an answer; a refusal does not reveal their number."""
     allow_if(rows >= site.limits.rows, f"it has fewer rows than limits.rows = {site.limits.rows}")
 
 
@@ -160,13 +160,13 @@ def check_measure(site: Site, name: str) -> None:
 
 
 def check_noiseless(site: Site, name: str, privacy: Privacy | None) -> None:
-    """Whether this may be told of rows in a job whose messages get noise."""
+    """Whether this quantity may be revealed in a job whose messages get noise."""
     said = f"{name!r} would be told without noise, in a job with protection.privacy"
     allow_if(privacy is None, said)
 
 
 def check_preparation(site: Site, name: str) -> None:
-    """Where noise is required, what has none is told only if the site names it."""
+    """If noise is required, a quantity without noise is revealed only if the site names it."""
     named = site.require.privacy is None or site.allow.preparations != "all"
     allow_if(named, f"{name!r} has no noise: with require.privacy, allow.preparations must name it")
     check_listed(site, "preparations", site.allow.preparations, name)
@@ -178,7 +178,7 @@ def check_counts(site: Site) -> None:
 
 
 def check_bytes(site: Site, so_far: int, more: int) -> None:
-    """Whether so many bytes may leave after those that have left for this job; how many these are is not said."""
+    """Whether so many more bytes may leave for this job; a refusal does not reveal how many have left."""
     most = site.limits.bytes
     allow_if(so_far + more <= most, f"with this answer more than limits.bytes = {most:,} would leave for this job")
 
@@ -191,7 +191,7 @@ def check_answers(site: Site, of_job: int, in_all: int, more: int = 1) -> None:
 
 
 def check_failures(site: Site, so_far: int) -> None:
-    """Whether another question that may fail is worked on: that one failed tells something of the rows."""
+    """Whether another question that may fail is answered: each failure reveals something about the rows."""
     most = site.limits.failures
     allow_if(so_far < most, f"{so_far} answers have failed while they were computed, and limits.failures = {most}")
 
@@ -205,9 +205,9 @@ def check_sum(site: Site, cohort: Sequence[str]) -> None:
 def check_survivors(
     site: Site, t: int, cohort: Collection[str], survivors: Sequence[str], told: Sequence[str] | None
 ) -> None:
-    """Whether masks may be undone, so that the sum of a cohort's survivors can be read: once, and if it hides enough.
+    """Whether masks may be undone to read the sum of a cohort's survivors: only once, and if it hides enough.
 
-    told: the survivors for whom shares were told before.
+    told: the survivors for whom shares were sent before.
     """
     good = {*survivors} <= {*cohort} and len({*survivors}) == len(survivors) and site.name in survivors
     allow_if(good, f"round {t}: {', '.join(survivors)} are not survivors of it")
@@ -219,20 +219,20 @@ def check_survivors(
 
 
 def check_same_sum(site: Site, t: int, before: Sequence[str], now: Sequence[str]) -> None:
-    """Whether a round that was answered for the sum of some sites may be answered for that of these."""
+    """Whether a round that was answered for the sum of some sites may be answered for these sites."""
     said = f"round {t} was answered for the sum of {', '.join(before)}: that of {', '.join(now)} would tell them apart"
     allow_if(list(before) == list(now), said)
 
 
 def check_same_cohort(site: Site, before: Sequence[str], now: Sequence[str]) -> None:
-    """Whether the sum over these sites may follow on one over others: at models near to each other both tell much of
-    the message of a site that is in one of them."""
+    """Whether the sum over these sites may follow one over others: at models close to each other both reveal much about
+    the message of a site that is in only one of them."""
     said = f"a round of this job was a sum over {', '.join(before)}, and this one is over {', '.join(now)}"
     allow_if(list(before) == list(now), f"{said} (require.same_cohort = true)")
 
 
 def check_other_circle(site: Site, other: Collection[str], same_weights: bool) -> None:
-    """Whether a job with masks may be between other sites than an earlier one, by those that are in one of them."""
+    """Whether a masked job may have other sites than an earlier one, by the sites that are in only one of them."""
     if not other:
         allow_if(
             same_weights, "an earlier job between the same sites had other weights: both sums together tell messages"
@@ -243,7 +243,7 @@ def check_other_circle(site: Site, other: Collection[str], same_weights: bool) -
 
 
 def check_head(site: Site, partner: str, before: Head, now: Head) -> None:
-    """Whether a partner's audit file has the lines that it had; of this site's own, not more than there are."""
+    """Whether a partner's audit file still has its earlier lines, and counts no more of this site's than exist."""
     if partner == site.name:
         known = now.lines <= before.lines and (now.lines < before.lines or now == before)
         allow_if(known, "the job knows another audit file of this site than there is")
@@ -253,12 +253,12 @@ def check_head(site: Site, partner: str, before: Head, now: Head) -> None:
 
 
 def check_signed(partner: str, good: bool) -> None:
-    """Whether a partner itself said how far its audit file is."""
+    """Whether the position of a partner's audit file is signed by the partner."""
     allow_if(good, f"how far the audit file of {partner} is was not signed with the key of {partner}")
 
 
 def check_step(site: Site, far: float) -> None:
-    """Whether anything is told about a model so far from those before it."""
+    """Whether a model so far from all earlier ones may be evaluated."""
     most = site.limits.step
     allow_if(
         far <= most, f"a model was sent that is {far:.3g} away from all those before it, and limits.step = {most:g}"
@@ -266,7 +266,7 @@ def check_step(site: Site, far: float) -> None:
 
 
 def fewest_of_feature(site: Site, job: Job) -> int:
-    """How many rows must differ from all others in each feature; 1: that does not matter."""
+    """The minimum number of rows that differ from all others in each feature; 1: no restriction."""
     if job.protection.privacy is not None or job.private:
         return 1
     masked = job.protection.secure_aggregation and len(set(job.sites)) > 2
@@ -274,7 +274,7 @@ def fewest_of_feature(site: Site, job: Job) -> int:
 
 
 def check_features(fewest: int, rows: Sequence[int], names: Sequence[str]) -> None:
-    """Whether enough rows differ from all others in each feature; which ones do not stays in the site's log."""
+    """Whether enough rows differ from all others in each feature; only the site's log names the others."""
     few = [name for name, count in zip(names, rows, strict=True) if 0 < count < fewest]
     if few:
         said = "these features single out fewer rows than limits.feature"
@@ -286,12 +286,12 @@ def check_test_rows(site: Site, rows: int) -> None:
 
 
 def check_same_content(site: Site, t: int, same: bool) -> None:
-    """Whether what was answered before to the same question is answered again: two contents share no mask."""
+    """Whether the answer equals the earlier one to the same question: two contents must not share a mask."""
     allow_if(same, f"a question of round {t} was answered before, and the answer would be another one now")
 
 
 def check_epsilon(site: Site, spent: float) -> None:
-    """Whether a message may leave after which all that left is as private as `spent` says."""
+    """Whether a message may leave after which the total privacy loss is `spent`."""
     required = site.require.privacy
     if required is not None:
         said = f"with one more message epsilon would be {spent:.3g}, and require.privacy.epsilon = {required.epsilon:g}"

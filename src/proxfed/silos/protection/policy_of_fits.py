@@ -1,4 +1,4 @@
-"""What a site allows of a fit: decisions of site.toml over the job, its parts, and the points that are asked about."""
+"""A site's policy for fits: decisions by site.toml about the job, its parts, and the queried points."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from proxfed.silos.wire.job import Job
 
 
 def check_fit(site: Site, job: Job) -> None:
-    """Whether a job of sums for a fit may be answered: it brings a loss and a number of folds, and nothing else."""
+    """Whether a job of sums for a fit, which has only a loss and a number of folds, may be answered."""
     if job.fit is None:
         return
     try:
@@ -54,25 +54,25 @@ def check_fit(site: Site, job: Job) -> None:
 
 
 def check_same_folds(site: Site, before: int, now: int, same_units: bool = True) -> None:
-    """Whether rows that were divided into folds may be divided otherwise."""
+    """Whether rows that were divided into folds may be divided differently."""
     allow_if(same_units, "its rows were divided into folds by another [folds], once and for all jobs")
     allow_if(before == now, f"its rows were divided into {before} folds, once and for all jobs, not into {now}")
 
 
 def check_part(site: Site, rows: int) -> None:
-    """Whether anything is told of a part of the rows, or of what two parts differ by; how many rows is not said."""
+    """Whether a part of the rows, or a difference of two parts, has enough rows; a refusal does not reveal how many."""
     fewest = site.limits.rows
     allow_if(rows >= fewest, f"a fold, or what is left without one, has fewer rows than limits.rows = {fewest}")
 
 
 def check_cells(site: Site, cells: Tensor) -> None:
-    """Whether rows of the classes may count differently, or be counted: two answers then differ by rows of a class."""
+    """Whether classes may have weights, or be counted: two answers then differ by the rows of a class."""
     few = bool(((cells > 0) & (cells < site.limits.rows)).any())
     allow_if(not few, f"a class has fewer rows in a fold than limits.rows = {site.limits.rows}")
 
 
 def check_factors(site: Site, factors: Sequence[float]) -> None:
-    """Whether no class counts so much more than others that it stands alone in a sum."""
+    """Whether no class has so large a weight that it dominates a sum."""
     own = {key: (low, high) for key, (low, high) in site.ranges.items()}
     for factor in factors:
         why = why_not(Number("factors", "class_weights", factor), own)
@@ -84,7 +84,7 @@ def check_judged(site: Site) -> None:
 
 
 def check_inference(site: Site, apart: bool, alone: bool) -> None:
-    """Whether sums for standard errors may be told, of this organisation as one cluster, or estimates of it alone."""
+    """Whether sums for standard errors may be revealed, also with this organisation as one cluster or alone."""
     allow_if(site.fit.inference, "sums for standard errors and survival curves are not told (fit.inference = false)")
     said = "clustering by organisation tells nearly the sums of each (fit.apart = false)"
     allow_if(site.fit.apart or not apart, said)
@@ -92,29 +92,29 @@ def check_inference(site: Site, apart: bool, alone: bool) -> None:
 
 
 def check_clusters(site: Site, clusters: int) -> None:
-    """Whether there are enough clusters that products of their gradients say little of one; how many is not said."""
+    """Whether there are enough clusters for products of their gradients; a refusal does not reveal how many."""
     fewest = site.limits.rows
     allow_if(clusters >= fewest, f"there are fewer clusters than limits.rows = {fewest}")
 
 
 def check_once(what: str, same: bool) -> None:
-    """Whether this site's own rows are asked about in one way only: many ways together would tell them."""
+    """Whether this site's own rows are queried in one way only: many ways together would reveal them."""
     allow_if(same, f"another query {what!r} was answered in this job, and there is one")
 
 
 def check_same_times(before: float, now: float) -> None:
-    """Whether it may be told who leaves in other intervals than before: two grids differ by single rows."""
+    """Whether counts of leaving rows may use other intervals than before: two grids differ by single rows."""
     allow_if(before == now, f"who leaves was told in even steps to {before:g}, once and for all jobs, not to {now:g}")
 
 
 def check_products(site: Site, rows: int, d: int) -> None:
-    """Whether so many products of columns may be told of a part; how many rows it has is not said."""
+    """Whether a part has enough rows for products of d columns; a refusal does not reveal how many."""
     fewest = site.fit.rows_per_coefficient
     said = f"Hessians and Gram matrices of {d} coefficients need {fewest:g} times as many rows in every part"
     allow_if(rows >= fewest * d, f"{said} (fit.rows_per_coefficient)")
 
 
 def check_dominance(site: Site, share: float) -> None:
-    """Whether no row makes up too much of a sum. A refusal would tell of rows: it counts as a failure."""
+    """Whether no row dominates a sum. A refusal reveals something about rows: it counts as a failure."""
     if share > site.fit.dominance:
         raise RunError(f"one row would be {share:.0%} of a sum, and fit.dominance = {site.fit.dominance:g}")

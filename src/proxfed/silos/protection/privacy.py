@@ -1,11 +1,11 @@
 """Differential privacy at the holder: the noise of engine/noise.py, from a generator that only this site can run.
 
 The noise is a stream of ChaCha20 under a secret of the site, for this run, round and question: nobody else can compute
-it, and a question that is repeated gets the same answer, so that it cannot be averaged away. It is the one thing in a
-run that does not follow from its seed.
+it, and a repeated question gets the same answer, so that it cannot be averaged away. It is the only part of a run that
+does not follow from its seed.
 
-The guarantee is for all rows of the holder together, and so for each of them. Of a site that is several clients every
-client's message counts. Names, classes and counts are not covered. Measures are not told in such a job.
+The guarantee is for all rows of the holder together, and so for each of them. If a site has several clients, every
+client's message counts. Names, classes and counts are not covered. Measures are not revealed in such a job.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def gaussian(secret: bytes, count: int) -> NDArray[np.float64]:
 
 
 def noises(lines: Iterable[Mapping[str, Any]]) -> Counter[float]:
-    """How many noisy messages of clients left, by their noise, as lines of an audit file say; the same bytes again give
-    nothing away."""
+    """The number of noisy client messages that left, by noise, from the lines of an audit file; repeated bytes reveal
+    nothing new and are not counted."""
     found = {line["sha256"]: (float(line["noise"]), int(line.get("messages", 1))) for line in lines if "noise" in line}
     total: Counter[float] = Counter()
     for noise, messages in found.values():

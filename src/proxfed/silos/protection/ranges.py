@@ -1,7 +1,7 @@
-"""The range of every number that a job may bring: what site.toml says under [ranges], or else what stands here.
+"""The allowed range of every number of a job: from [ranges] of site.toml, or else from this file.
 
-Names in a job are vetted by the registry, which imports nothing. Numbers are vetted here: one outside its range is
-refused, and so is one that has no range. A method from a package of its own needs its ranges in site.toml.
+Names in a job are vetted by the registry, which imports nothing. Numbers are vetted here: a number outside its range is
+refused, and so is one without a range. A method from another package needs its ranges in site.toml.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def _same(range_: Range, keys: str) -> dict[str, Range]:
 RANGES: dict[str, Range] = {
     **_same((1e-6, 100.0), "eta eta_l eta_g alpha s start inverse_penalty"),  # steps
     **_same((0.0, 100.0), "eta_w"),
-    **_same((1, 1000), "K K_min Q T0 memory"),  # local steps and what is remembered of them
+    **_same((1, 1000), "K K_min Q T0 memory"),  # local steps and their memory
     **_same((1e-9, 1000.0), "tau"),
     **_same((0.0, 1.0), "beta beta1 beta2 theta decay averaging p gamma_x gamma_y fraction q2"),  # shares
     **_same((0.0, 1000.0), "a gamma rho mu mu_g chi lam curvature"),  # penalties and momenta
     **_same((0.0, 1e6), "l1 l2 weight weight_decay group_weights radius"),  # regularisers
     **_same((-1e6, 1e6), "low high"),
-    **_same((0.1, 10.0), "class_weights"),  # a class that counts much more than the others stands alone in a gradient
+    **_same((0.1, 10.0), "class_weights"),  # a class with a much larger weight would dominate a gradient
     **_same((0.01, 1000.0), "delta"),  # of Huber's loss
     **_same((1e-3, 1e6), "clip"),
     **_same((1, 1e9), "k bucket bytes levels rank shape size m"),  # compressors, groups and cohorts
@@ -43,12 +43,12 @@ class Number(NamedTuple):
     where: str
     """'problem.l2'."""
     key: str
-    """The key of the table that it stands in; of a list or a mapping of numbers, the key of that."""
+    """Its key in the table; for numbers in a list or mapping, the key of that."""
     value: float
 
 
 def numbers(table: Any, where: str, key: str = "") -> Iterator[Number]:
-    """All numbers of a table, with their places."""
+    """All numbers of a table, with their positions."""
     if isinstance(table, Mapping):
         named = not key or "name" in table
         for inner, value in table.items():

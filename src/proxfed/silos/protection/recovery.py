@@ -1,16 +1,16 @@
-"""Masks of a round that can be undone when a site drops out after the count (Bonawitz et al. 2017).
+"""Masks of a round that can be undone if a site drops out after the cohort is fixed (Bonawitz et al. 2017).
 
     before     site i draws a key r_i and a seed b_i for the round, and deals shares of both, sealed, to all others
     i sends    y_i = words + pad(b_i) + sum_{j in cohort} s_ij pad(X25519(r_i, R_j)),      R_j the public half of r_j
-    after      of a site whose y_i is there, survivors tell shares of b_i; of one that dropped out, shares of r_i
-    sum        sum_i y_i - sum_i pad(b_i) - the pads between survivors and those who dropped out
+    after      survivors send shares of b_i for a site whose y_i has arrived, and shares of r_i for one that dropped out
+    sum        sum_i y_i - sum_i pad(b_i) - the pads between survivors and sites that dropped out
 
-No site ever tells its shares of both: it answers for one set of survivors of a round, and no other. To read y_i takes
-b_i and r_i. A coordinator that tells some sites that i is there, and others that it is not, needs k shares from each
-group; with k more than half of all there are not so many. With c sites on its side it needs 2 k <= n + c.
+No site ever sends its shares of both: it answers for one set of survivors per round. To read y_i takes b_i and r_i. A
+coordinator that tells some sites that i has answered, and others that it has not, needs k shares from each group; if k
+is a majority, there are not enough sites. With c colluding sites it needs 2 k <= n + c.
 
-What is drawn follows from a secret of the site, the run, the round and all who are dealt to: the same question gets the
-same bytes.
+All draws follow from a secret of the site, the run, the round and all recipients: the same question gets the same
+bytes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from proxfed.silos.protection.masks import Words, stream
 from proxfed.silos.protection.shamir import SHARE, combine, split
 
 STEP = -1
-"""Of sealed shares, where messages to neighbours have 0, 1, ..."""
+"""The step of sealed shares; messages to neighbours have 0, 1, ..."""
 DIGEST = 32
 BOX = EXCHANGED + DIGEST + 2 * SHARE
 
 
 def majority(n: int) -> int:
-    """The fewest of n of which there are no two groups."""
+    """The smallest majority of n."""
     return n // 2 + 1
 
 
@@ -57,12 +57,12 @@ class Round(NamedTuple):
         return hashlib.sha256(joined(*self.about)).digest()
 
     def place(self, name: str) -> int:
-        """x of its shares."""
+        """The x of its shares."""
         return self.among.index(name) + 1
 
 
 class Box(NamedTuple):
-    """What one site tells another before a round."""
+    """One site's message to another before a round."""
 
     public: bytes
     """R_i: the public half of its key of the round."""
@@ -73,18 +73,18 @@ class Box(NamedTuple):
 
 
 class Dealt(NamedTuple):
-    """What a site tells all others."""
+    """A site's messages to all others."""
 
     own: Box
-    """With the shares that it keeps."""
+    """The shares that it keeps."""
     commitment: bytes
-    """The digest of b_i, by which wrong shares of it are noticed."""
+    """The digest of b_i, which detects wrong shares of it."""
     sealed: dict[str, bytes]
-    """By addressee."""
+    """The sealed boxes, by addressee."""
 
 
 def deal(keyring: Keyring, here: Round, threshold: int) -> Dealt:
-    """This site's shares for everybody; so many of them undo a mask."""
+    """This site's shares for all sites; `threshold` of them undo a mask."""
     require(keyring.me in here.among, f"{keyring.me!r} is not among {', '.join(here.among)}")
     n = len(here.among)
     keys, seeds = (_split(keyring, here, which, threshold, n) for which in (b"key", b"seed"))
@@ -99,7 +99,7 @@ def deal(keyring: Keyring, here: Round, threshold: int) -> Dealt:
 
 
 def unbox(keyring: Keyring, here: Round, sender: str, sealed: bytes) -> Box:
-    """What another site dealt to this one, for just this round and these sites."""
+    """Open another site's shares for this one, for just this round and these sites."""
     body = keyring.unseal(sender, here.t, STEP, sealed)
     good = len(body) == BOX and body[EXCHANGED : EXCHANGED + DIGEST] == here.digest
     require(good, f"the shares of {sender!r} are of another round, or between other sites")
@@ -110,7 +110,7 @@ def unbox(keyring: Keyring, here: Round, sender: str, sealed: bytes) -> Box:
 def pads(
     keyring: Keyring, here: Round, cohort: Sequence[str], publics: Mapping[str, bytes], broadcast: bytes, count: int
 ) -> Words:
-    """What this site adds to its words: that of its seed, and those with all others of the cohort."""
+    """The masks that this site adds to its words: from its seed, and with all others of the cohort."""
     key, about = _secret(keyring, here, b"key"), _about(here, cohort, broadcast)
     total = stream(derive(_secret(keyring, here, b"seed"), *about), count)
     for other in cohort:
@@ -120,12 +120,12 @@ def pads(
 
 
 def tell(here: Round, survivors: Sequence[str], boxes: Mapping[str, Box]) -> dict[str, bytes]:
-    """A site's shares: of the seeds of those who are there, and of the keys of those who are not; never of both."""
+    """A site's shares: of the survivors' seeds, and of the keys of sites that dropped out; never of both."""
     return {name: box.of_seed if name in survivors else box.of_key for name, box in boxes.items()}
 
 
 class Told(NamedTuple):
-    """What the coordinator knows of a round."""
+    """The coordinator's information about a round."""
 
     here: Round
     cohort: Sequence[str]
@@ -136,7 +136,7 @@ class Told(NamedTuple):
 
 
 def undo(told: Told, survivors: Sequence[str], shares: Mapping[str, Mapping[str, bytes]], count: int) -> Words:
-    """What the sum of the survivors' messages is too much; shares: by who tells them, and of whom."""
+    """The masks in the sum of the survivors' messages; shares: by sender, then by the site that they belong to."""
     about, total = _about(told.here, told.cohort, told.broadcast), np.zeros(count, np.uint64)
     for name in told.cohort:
         k = told.thresholds[name]
@@ -150,7 +150,7 @@ def undo(told: Told, survivors: Sequence[str], shares: Mapping[str, Mapping[str,
         if there:
             total = total + stream(derive(secret, *about), count)
             continue
-        for other in survivors:  # what `other` has added for the pair, which the one who dropped out has not taken off
+        for other in survivors:  # the pad of the pair that `other` has added and the missing site has not cancelled
             total = total - _between(name, secret, other, told.publics[other], about, count)
     return total
 
@@ -180,7 +180,7 @@ def _public(key: bytes) -> bytes:
 
 
 def _between(me: str, key: bytes, other: str, public: bytes, about: tuple[bytes, ...], count: int) -> Words:
-    """What `me` adds for the pair: with plus, if its name comes first, else with minus."""
+    """The pad that `me` adds for the pair: with plus if its name comes first, else with minus."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
     try:

@@ -1,4 +1,4 @@
-"""Shamir's secret sharing: a secret of 32 bytes in n shares, of which any k give it back and k - 1 say nothing of it.
+"""Shamir's secret sharing: a secret of 32 bytes in n shares; any k restore it, and k - 1 reveal nothing about it.
 
 share x     q(x) modulo PRIME, x = 1, ..., n, of a polynomial q with q(0) the secret and k - 1 random coefficients
 secret      q(0) = sum_x q(x) prod_{z != x} z/(z - x), over any k of them       (Shamir 1979)
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from proxfed.errors import RunError, require
 
 PRIME = 2**256 + 297
-"""The smallest one above all secrets."""
+"""The smallest prime above all secrets."""
 SECRET, SHARE = 32, 33
 """Bytes."""
 
@@ -25,7 +25,7 @@ def split(secret: bytes, threshold: int, n: int, draw: Callable[[int], bytes]) -
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes:
-    """The secret from exactly as many shares, by x, as it takes; RunError if they are shares of no secret."""
+    """The secret from exactly as many shares, by x, as the threshold; RunError if they do not belong to a secret."""
     points = {x: int.from_bytes(share, "little") for x, share in shares.items()}
     if any(x < 1 or y >= PRIME for x, y in points.items()):
         raise RunError("a share of a secret is none")

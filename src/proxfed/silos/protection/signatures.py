@@ -1,7 +1,7 @@
-"""Signatures of sites under a model that they took part in: anybody who knows a site's fingerprint can check them.
+"""Sites' signatures of a model that they took part in, for anybody who knows a site's fingerprint to check.
 
-A site signs what it was shown: the coefficients, the preparation and who took part, in a run that it knows. That the
-model fits the rows of the others it cannot know.
+A site signs what it has seen: the coefficients, the preparation and the participants, in a run that it knows. It cannot
+know whether the model fits the rows of the others.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ ABOUT = b"proxfed model, signed by a site that took part\n"
 
 
 def sign_model(key: SiteKey, content: bytes) -> Signature:
-    """Under what a model says (`Model.content`)."""
+    """Sign a model's content (`Model.content`)."""
     return Signature(key=key.public.hex(), signature=key.sign(ABOUT + content).hex())
 
 
 def signed_by(model: Model) -> dict[str, str]:
-    """Fingerprints of the sites that have signed a model; refused if a signature is not under this one."""
+    """Fingerprints of the sites that have signed a model; refused if a signature does not match it."""
     needs_cryptography()
     found, content = {}, model.content()
     for site, said in model.signatures.items():

@@ -1,6 +1,6 @@
-"""How a site hides its messages in one run: seals for neighbours, masks and noise for what goes to the server.
+"""A site's protection of its messages in one run: seals for neighbours, masks and noise for the server.
 
-What it refuses is in policy.py; history.py remembers what left before.
+Refusals are in policy.py; the site's guard records what has left (history.py).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _log = logging.getLogger("proxfed.silos")
 
 
 class Sum(NamedTuple):
-    """What a masked message is a part of."""
+    """The sum to which a masked message belongs."""
 
     kind: str
     """'round' or 'query'."""
     t: int
     cohort: list[str]
     broadcast: bytes
-    """What the coordinator sent to all of them."""
+    """The coordinator's message to all its sites."""
     shares: Shares | None = None
     grain: Any = None
 
@@ -73,7 +73,7 @@ class SiteLink(Link):
         self._known_partners()
 
     def _known_partners(self) -> None:
-        """Pinned keys must be those; of others, the first one that was seen."""
+        """Check the partners' keys: the pinned one, or else the first one seen (trust on first use)."""
         seen = self.guard.history.keys
         for partner, public in self.keyring.partners.items():
             shown, pinned = fingerprint(public), self.guard.site.partners.get(partner)
@@ -106,13 +106,13 @@ class SiteLink(Link):
         return rebuild(up, iter(self._noisy([dense(leaf).detach() for leaf in leaves(up)], about, privacy)))
 
     def upload(self, up: Message, about: Upload) -> Message:
-        """Weighed and masked, if the job says so."""
+        """Weighted and masked, if the job requires it."""
         if not self.protection.secure_aggregation:
             return up
         return rebuild(up, iter(self._hidden([dense(leaf).detach() for leaf in leaves(up)], about)))
 
     def _hidden(self, values: list[Tensor], about: Upload) -> list[Tensor]:
-        """As wide words, or as narrow ones, whose rows do not hold what all know."""
+        """As wide words, or as narrow ones, without the public part."""
         p = torch.tensor([self.job.weights[i] for i in about.ids], dtype=torch.float64)
         broadcast = narrow_words.bound(about.broadcast, about.grain)
         of = Sum("round", about.t, about.cohort, broadcast, about.shares, about.grain)
@@ -143,7 +143,7 @@ class SiteLink(Link):
         return min(n, max(self.guard.site.require.recovery, recovery.majority(n)))
 
     def _boxes(self, here: recovery.Round, shares: Shares, cohort: Iterable[str]) -> dict[str, recovery.Box]:
-        """Of all of a cohort, its own included."""
+        """The boxes of a whole cohort, including its own."""
         own = recovery.deal(self.keyring, here, self._threshold(here)).own
         others = [name for name in cohort if name != self.name]
         missing = [name for name in others if name not in shares.sealed]
@@ -176,18 +176,18 @@ class SiteLink(Link):
         return {"of_sites": list(told), "shares": [share.hex() for share in told.values()]}, b""
 
     def told(self, rows: tuple[Tensor, ...], p: Tensor, question: Letter) -> tuple[Tensor, ...]:
-        """Measures of the training rows: sums over all sites, if messages of rounds are told as sums."""
+        """Measures of the training rows: sums over all sites, if messages of rounds are masked sums."""
         if not self.protection.secure_aggregation or not rows:
             return rows
         flat = [row.reshape(len(row), -1) for row in rows]
-        # With the coordinator's life: one that goes on from an earlier round may ask the same of another state.
+        # With the coordinator's life: one that resumes from an earlier round may ask the same of another state.
         asked = f"{question.digest} {question.life}".encode()
         masked = self._masked(flat, p, Sum("query", question.round, list(self.job.sites), asked))
         return tuple(word.view(1, *row.shape[1:]) for word, row in zip(masked, rows, strict=True))
 
     def sums(self, values: Tensor, question: Letter) -> Tensor:
-        """Under masks, in two words for each number; they follow from the question and the rows alone, so that the same
-        question gets the same bytes, whichever life of the coordinator asks."""
+        """Under masks, in two words per number; they follow from the question and the rows alone, so that a repeated
+        question gets the same bytes, even after a restart of the coordinator."""
         if not self.protection.secure_aggregation:
             return values
         of, site = Sum("query", question.round, list(self.job.sites), question.digest.encode()), self.guard.site
@@ -201,7 +201,7 @@ class SiteLink(Link):
         return torch.from_numpy(words.view(np.int64))
 
     def tested(self, values: Mapping[str, float], rows: int) -> tuple[dict[str, float], int]:
-        """Rounded so that single rows do not show; of too few rows nothing."""
+        """Rounded to hide single rows; nothing if there are too few rows."""
         site = self.guard.site
         policy.check_test_rows(site, rows)
         told = {name: coarse(value, rows) for name, value in values.items()}
@@ -210,7 +210,7 @@ class SiteLink(Link):
     # ---- noise ---------------------------------------------------------------------------------------------------
 
     def _spend(self, privacy: Privacy, messages: int) -> None:
-        """With the messages of so many clients that are to leave, epsilon must stay within the site's budget."""
+        """Refused if epsilon would exceed the site's budget with so many more client messages."""
         budget = self.guard.site.require.privacy
         if budget is not None:
             releases = noises(self.guard.history.noisy.values()) + Counter({privacy.noise: messages})
@@ -245,10 +245,10 @@ class SiteLink(Link):
         for (run, kind, t), lines in self.guard.history.sums.items():
             if (run, kind) == (self.job.digest, "round") and t != of.t:
                 policy.check_same_cohort(self.guard.site, lines[-1]["cohort"], sorted(of.cohort))
-                return  # all of them are the same
+                return  # all of them are equal
 
     def _masked(self, values: list[Tensor], p: Tensor, of: Sum) -> list[Tensor]:
-        """One row for all clients of the site, under its pads: sum_i p_i m_i."""
+        """One masked row for all clients of the site: sum_i p_i m_i."""
         weighted, site = [p @ value.double() for value in values], self.guard.site
         if of.kind == "round" and self.protection.word_bits < 64:
             weighted[-1] = torch.from_numpy(narrow_words.with_largest(torch.cat(weighted).numpy()))[
@@ -268,7 +268,7 @@ class SiteLink(Link):
         return [row[None] for row in torch.from_numpy(words.view(np.int64)).split([len(w) for w in weighted])]
 
     def _words(self, numbers: np.ndarray, of: Sum, content: str) -> Words:
-        """In fixed point; with a grain, rounded at random by what only this site knows."""
+        """In fixed point; with a grain, rounded at random by a secret of this site."""
         n = len(of.cohort)
         if of.grain is None:
             return to_words(numbers, n, self.protection.fraction_bits)
@@ -281,7 +281,7 @@ class SiteLink(Link):
         )
 
     def _pads(self, of: Sum, count: int) -> Words:
-        """Which only together with those of the whole cohort are zero; of a round with recovery, that can be undone."""
+        """Pads that cancel over the whole cohort; in a round with recovery, those that can be undone."""
         if of.kind != "round" or not self.protection.recovery:
             return pads(self.keyring, of.cohort, of.t, of.broadcast, count)
         if of.shares is None:
@@ -302,7 +302,7 @@ ROWS_OF_A_STEP = 5
 
 
 def coarse(value: float, rows: int) -> float:
-    """A measure on so many rows, rounded to two digits, or to what five of the rows make."""
+    """A measure on so many rows, rounded to two digits, or to the effect of five rows."""
     if not isfinite(value):
         return value
     step = max(0.01, ROWS_OF_A_STEP / rows) * 10.0 ** max(0, floor(log10(abs(value) or 1)))

@@ -1,7 +1,7 @@
-"""The tables that jobs were begun with, as digests of their rows under a secret of the site.
+"""The tables with which jobs were begun, as digests of their rows under a secret of the site.
 
-Two jobs over tables that differ in one row differ by what that row does. So a job whose table is not exactly that of an
-earlier one must differ from each of them in enough rows.
+Two jobs over tables that differ in one row reveal the effect of that row. So the table of a job must either equal each
+earlier one or differ from it in enough rows.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ DIGEST = np.dtype("<u8")
 
 
 def digests(rows: np.ndarray, secret: bytes) -> np.ndarray:
-    """(N,) of the rows (N, bytes), in the order of their size."""
+    """(N,) sorted digests of the rows (N, bytes)."""
     data = np.ascontiguousarray(rows)
     found = b"".join(blake2b(row.tobytes(), digest_size=DIGEST.itemsize, key=secret).digest() for row in data)
     return np.sort(np.frombuffer(found, DIGEST))
 
 
 def apart(one: np.ndarray, other: np.ndarray) -> int:
-    """How many rows are in one table and not in the other, counted as often as they are."""
+    """The number of rows that are in one table only, counted with multiplicity."""
     (a, m), (b, n) = (np.unique(table, return_counts=True) for table in (one, other))
     both = np.union1d(a, b)
     counts = np.zeros((2, len(both)), np.int64)
@@ -34,7 +34,7 @@ def apart(one: np.ndarray, other: np.ndarray) -> int:
 
 
 def too_near(folder: Path, table: np.ndarray, fewest: int) -> bool:
-    """An earlier table of this folder is neither the same nor different in enough rows; otherwise this one joins."""
+    """Whether an earlier table of this folder differs, but in too few rows; if not, stores this one."""
     name = blake2b(table.tobytes(), digest_size=16).hexdigest()
     earlier = sorted(folder.glob("*.rows")) if folder.is_dir() else []
     if any(path.stem == name for path in earlier):

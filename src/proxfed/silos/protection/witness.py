@@ -1,12 +1,12 @@
-"""Signatures over how far an audit file is: a site's own, and those of its partners, who saw it before a job began.
+"""Signatures over the position of an audit file: a site's own, and its partners', which saw it before a job began.
 
     signed            Ed25519 by the site's key over its name, the number of lines and their digest (ledger.py)
     counter-signed    the same by a partner, over the name of a job and all that sites have signed before it
 
-Sites sign before a job, and again when it is over. Partners keep what was signed before a job in their own audit files.
-The coordinator keeps all of it in silos.json of the run folder, with the partners' counter-signatures. A file with
-fewer lines than partners know of is refused at the next job. One that was rewritten, even with the site's key, does not
-have the lines of an earlier signature: `proxfed site audit --against` compares.
+Sites sign before a job, and again when it is over. Partners record the signatures before a job in their own audit
+files. The coordinator keeps all of them in silos.json of the run folder, with the partners' counter-signatures. At the
+next job, partners refuse a file with fewer lines than they know. A file that was rewritten, even with the site's key,
+does not match an earlier signature: `proxfed site audit --against` compares.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIGNATURE = 64
 
 
 class Signed(NamedTuple):
-    """How far an audit file is, as its site says."""
+    """The position of an audit file, signed by its site."""
 
     head: Head
     signature: bytes
@@ -47,7 +47,7 @@ class Signed(NamedTuple):
         return found
 
     def by(self, site: str, public: bytes) -> bool:
-        """Whether the holder of this key signed it."""
+        """Whether the owner of this key signed it."""
         return verified(public, _statement(site, self.head), self.signature)
 
 
@@ -56,7 +56,7 @@ def sign(key: SiteKey, site: str, head: Head) -> Signed:
 
 
 def countersign(key: SiteKey, job: str, audits: Mapping[str, str]) -> str:
-    """Of what all sites have signed before a job."""
+    """A signature over all sites' signatures before a job."""
     return key.sign(_all(job, audits)).hex()
 
 
@@ -75,11 +75,11 @@ def _all(job: str, audits: Mapping[str, str]) -> bytes:
     return joined(b"audits", job.encode(), *(part.encode() for site in sorted(audits) for part in (site, audits[site])))
 
 
-# ---- what others have noted ------------------------------------------------------------------------------------------
+# ---- records of others -----------------------------------------------------------------------------------------------
 
 
 def compare(site: str, public: bytes, lines: Sequence[Line], noted: Path) -> tuple[int, str]:
-    """(how many signatures of this site a file of others has, the first that its lines do not fit; empty: all do).
+    """(the number of this site's signatures in a file of others, the first that does not match its lines; else empty).
 
     noted: the audit file of a partner, or silos.json of a coordinator.
     """
@@ -111,5 +111,5 @@ def _noted(site: str, path: Path) -> Iterator[Signed]:
 
 
 def publics(introductions: Mapping[str, str]) -> dict[str, bytes]:
-    """The keys of sites, from what they said of them; of those who said anything."""
+    """The keys of the sites that have introduced one."""
     return {site: bytes.fromhex(said)[:PUBLIC] for site, said in introductions.items() if said}

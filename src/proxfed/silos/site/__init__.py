@@ -1,1 +1,1 @@
-"""The side of an organisation: its rows, what it computes of them and what it keeps."""
+"""The organisation's side: its rows, its computations on them and its stored state."""

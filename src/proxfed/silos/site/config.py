@@ -1,14 +1,14 @@
-"""site.toml: where a holder's rows are, and what it allows.
+"""site.toml: where a holder's rows are, and its policy.
 
 name = "lyon"                                     as the job calls this site
 [data]       path = "patients.csv"                label = "outcome"; also client, classes, test, held_out;
                                                   or schema = "schema.toml" of tables
 [allow]      algorithms = "all"                   or a list; also measures, preparations, counts, code
-[limits]     rows = 20                            the fewest that it answers for; also rounds, bytes, answers, norm, ...
+[limits]     rows = 20                            minimum number of rows; also rounds, bytes, answers, norm, ...
 [require]    secure_aggregation = true            sites = 3; privacy = {noise = 8.0, epsilon = 10.0, delta = 1e-5}
-[fit]        folds = 5                            of `proxfed fit`: also masked, rows_per_coefficient, apart, measures
-[ranges]     K = [1, 20]                          of the numbers of a job, instead of those in protection/ranges.py
-[partners]   oslo = "3f2a-..."                    fingerprints of the others' keys: these sites and no others
+[fit]        folds = 5                            for `proxfed fit`; also masked, rows_per_coefficient, apart, measures
+[ranges]     K = [1, 20]                          of a job's numbers; override those in protection/ranges.py
+[partners]   oslo = "3f2a-..."                    fingerprints of the partners' keys; no other sites are accepted
 [files]      key = "site.key"                     audit, state; beside this file unless absolute
 """
 
@@ -31,16 +31,16 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 FINGERPRINT = re.compile(r"[0-9a-f]{4}(-[0-9a-f]{4}){7}")
 
 Names = list[str] | Literal["all"]
-"""Those that are allowed; "all": every one that is installed here."""
+"""The allowed names; "all": every one that is installed here."""
 
 
 OF_FITS = ("hessian", "grams", "counts", "histogram", "judged", "private")
 OF_INFERENCE = ("products", "size", "agreement", "estimates", "intercept", "risks")
 MEASURES = ("value", "gradient", "test", "smoothness", "mean", "field", "apart", *OF_FITS, *OF_INFERENCE)
-"""What may be told of a model's fit (queries.py, wire/fit_job.py)."""
+"""The quantities about a model's fit that may be revealed (queries.py, wire/fit_job.py)."""
 
 PREPARATIONS = ("summary",)
-"""What may be told so that tables are prepared alike (table_rows.py)."""
+"""The quantities that may be revealed to agree on the preparation of tables (table_rows.py)."""
 
 
 def _all_or_some(names: Any) -> Any:
@@ -63,24 +63,24 @@ class Part(BaseModel):
 
 
 class Data(Part):
-    """Where the rows are. A job has no say in it."""
+    """Where the rows are; a job cannot change it."""
 
     path: str = ""
     """A file of numbers (CSV, Parquet, .npz), and ..."""
     label: str = ""
     """... its column of labels."""
     client: str | None = None
-    """The column that says whose row it is, if the site is several clients."""
+    """The column of the client's name, if the site consists of several clients."""
     classes: int | None = Field(default=None, ge=2)
-    """How many classes labels that are numbers have; None: they are numbers, or -1 and +1."""
+    """The number of classes of numeric labels; None: they are numbers, or -1 and +1."""
     test: str | None = None
-    """A file of rows that nobody trains on."""
+    """A file of test rows, which are not used for training."""
     held_out: float = Field(default=0.0, ge=0, lt=1)
-    """Instead of such a file: the part of the rows that is held out."""
+    """Instead of a file: the fraction of the rows that is held out."""
     schema_file: str = Field("", alias="schema")
-    """Or: the schema of tables, which says where they are."""
+    """Or: the schema of tables, which names their files."""
     organisation: str = ""
-    """Whose rows of these are this site's, if the tables are those of several."""
+    """The organisation whose rows are this site's, if the tables have several."""
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Data:
@@ -95,17 +95,17 @@ class Data(Part):
 
 
 class Allow(Part):
-    """What a job may ask for."""
+    """What a job may request."""
 
     algorithms: Names = "all"
     measures: Names = "all"
     preparations: Names = "all"
     counts: bool = False
-    """The number of rows may be told; otherwise a job whose weights are not equal is refused."""
+    """The number of rows may be revealed; otherwise a job with unequal weights is refused."""
     minibatches: bool = False
-    """Gradients of some rows, of which the coordinator knows which; with privacy they are always allowed."""
+    """Gradients of minibatches, whose rows the coordinator knows; always allowed with differential privacy."""
     code: list[str] = []
-    """'module:Class' and '/path/file.py:Class' that a job may name; what is not listed is never imported."""
+    """'module:Class' and '/path/file.py:Class' that a job may name; anything else is never imported."""
 
     _words = field_validator("algorithms", "measures", "preparations", mode="before")(_all_or_some)
     _measures = field_validator("measures")(_known_ones(MEASURES))
@@ -117,94 +117,94 @@ SMALL_CELL = 5
 
 
 class Limits(Part):
-    """What is too little or too much."""
+    """Lower and upper limits."""
 
     rows: int = Field(default=20, ge=1)
-    """The fewest that it answers for."""
+    """The minimum number of rows for any answer."""
     rounds: int = Field(default=1000, ge=1)
-    """Of a job."""
+    """The maximum number of rounds of a job."""
     bytes: int = Field(default=1_000_000_000, ge=1)
-    """That leave for a job, all messages together."""
+    """The maximum number of bytes that leave per job, over all messages."""
     answers: int = Field(default=2_000, ge=1)
-    """That depend on rows, of a job: rounds, measures, summaries."""
+    """The maximum number of answers per job that depend on rows: rounds, measures, summaries."""
     total: int = Field(default=20_000, ge=1)
-    """The same over all jobs that the audit file knows of."""
+    """The same over all jobs in the audit file."""
     failures: int = Field(default=20, ge=1)
-    """Answers that failed while they were computed, over all jobs: each tells whether a number was too large."""
+    """The maximum number of failed computations over all jobs: each reveals whether a number was too large."""
     norm: float = Field(default=100.0, gt=0)
-    """The largest norm of a model that anything is told about."""
+    """The largest norm of a model that a job may query."""
     step: float = Field(default=10.0, gt=0)
-    """How far a model may be from all those before it."""
+    """The largest distance of a model from all earlier ones."""
     weights: float = Field(default=10.0, ge=1, allow_inf_nan=False)
-    """How many times more than another client one may count."""
+    """The largest ratio between the weights of two clients."""
     partners: int = Field(default=2, ge=1)
-    """The fewest sites by which two jobs with masks may differ, unless they are between the same."""
+    """The minimum number of sites in which two masked jobs may differ, unless their sites are the same."""
     change: int = Field(default=20, ge=1)
-    """The fewest rows by which the tables of two jobs may differ, unless they are the same; missing values count as
-    what the job puts in their place."""
+    """The minimum number of rows in which the tables of two jobs may differ, unless they are the same; missing values
+    count as the job's imputed values."""
     feature: int | None = Field(default=None, ge=1)
-    """The fewest rows that may differ from all others in a feature, such as a rare category: one product of columns is
-    the sum of just these rows. None: 5, or `rows` if that is less, where the coordinator can read sums of this site
-    alone; 1 under masks between three sites and more, where it reads the sum over all."""
+    """The minimum number of rows that differ from all others in a feature, such as a rare category: one product of
+    columns is the sum of just these rows. None: 5, or `rows` if that is less, if the coordinator can read sums of this
+    site alone; 1 under masks between three or more sites, when it reads the sum over all."""
 
     def fewest_of_feature(self, alone: bool) -> int:
-        """`alone`: sums of this site alone can be read."""
+        """`alone`: the coordinator can read sums of this site alone."""
         return self.feature or (min(SMALL_CELL, self.rows) if alone else 1)
 
 
 class RequiredPrivacy(Part):
-    """Of what is sent in rounds."""
+    """Differential privacy of the messages of rounds."""
 
     noise: float = Field(gt=0, allow_inf_nan=False)
-    """At least."""
+    """The minimum noise."""
     epsilon: float = Field(gt=0, allow_inf_nan=False)
-    """At most, over all jobs that the audit file knows of."""
+    """The maximum epsilon, over all jobs in the audit file."""
     delta: float = Field(default=1e-5, gt=0, lt=1)
 
 
 class Require(Part):
-    """What a job must ask for."""
+    """Protection that a job must have."""
 
     secure_aggregation: bool = False
     fraction_bits: int = Field(default=40, ge=8, le=52)
-    """Of secure aggregation: what a job must say."""
+    """With secure aggregation: the required fraction_bits of a job."""
     sites: int = Field(default=2, ge=2)
-    """The fewest of a job; with secure aggregation, of every sum, and of the difference between two sums."""
+    """The minimum number of sites of a job; with secure aggregation, also of every sum and difference of two sums."""
     same_cohort: bool = True
     """With secure aggregation: all rounds of a job are sums over the same sites."""
     recovery: int = Field(default=0, ge=0)
-    """With secure aggregation: how many sites must agree that this one dropped out, before its masks can be undone;
-    never fewer than more than half of all, which 0 stands for."""
+    """With secure aggregation: how many sites must agree that this one dropped out before its masks can be undone;
+    always at least a majority, which 0 stands for."""
     privacy: RequiredPrivacy | None = None
 
 
 class OfFits(Part):
-    """What `proxfed fit` may ask for; "fit" must also be among allow.algorithms."""
+    """What `proxfed fit` may request; "fit" must also be among allow.algorithms."""
 
     folds: int = Field(default=5, ge=2, le=20)
-    """Into so many the rows are divided, once and for all jobs: two divisions together would tell rows apart."""
+    """The number of folds, the same for all jobs: two divisions together would single out rows."""
     masked: bool = True
-    """Only sums over all sites are told; false: a job may ask for those of this site alone."""
+    """Only sums over all sites are revealed; false: a job may request those of this site alone."""
     rows_per_coefficient: float = Field(default=10.0, ge=0, allow_inf_nan=False)
-    """The fewest rows for each coefficient where products of columns are told: Hessians and Gram matrices."""
+    """The minimum number of rows per coefficient for products of columns: Hessians and Gram matrices."""
     apart: bool = False
-    """A job may leave out one organisation at a time: the sums with and without this site differ by its own."""
+    """A job may leave out one organisation at a time; the sums with and without this site differ by its own sum."""
     dominance: float = Field(default=0.5, gt=0, le=1)
-    """The largest share that one row may have in a sum of a loss that grows as e^score: Poisson's and Cox's."""
+    """The largest share of one row in a sum of a loss that grows as e^score: Poisson's and Cox's."""
     measures: bool = False
-    """Measures of a model on this site's held-out rows may be told, rounded."""
+    """Measures of a model on this site's held-out rows may be revealed, rounded."""
     inference: bool = True
-    """What standard errors and survival curves need may be told, as sums over all sites: the number of rows of each
-    class, products of gradients, whether sites agree, who leaves when."""
+    """The sums over all sites that standard errors and survival curves need may be revealed: rows per class, products
+    of gradients, whether sites agree, times at which rows leave the risk set."""
     estimates: bool = False
-    """This site's estimates of its own rows alone may be told, for a forest plot."""
+    """Estimates from this site's rows alone may be revealed, for a forest plot."""
 
 
 class Files(Part):
     key: str = "site.key"
     audit: str = "audit.jsonl"
     state: str = "state"
-    """The folder of jobs under way."""
+    """The folder of running jobs."""
 
 
 class Site(Part):
@@ -220,7 +220,7 @@ class Site(Part):
     partners: dict[str, str] = {}
     files: Files = Files()
     folder: Path = Field(Path(), exclude=True)
-    """Where the file is."""
+    """The folder of the file."""
 
     @field_validator("partners")
     @classmethod

@@ -1,8 +1,8 @@
-"""A computation that stops wherever it needs others, and goes on when they have answered.
+"""A computation that pauses when it needs other sites, and resumes when they have answered.
 
 The equations of a graph step call `mix` in their middle, and a model calls `mean`. At a holder such a call ends an
-answer, and its result comes with the next question. The computation sits in a greenlet meanwhile. If the process dies,
-it runs again from its beginning with the results so far, which is exact because everything random is keyed.
+answer, and its result arrives with the next question. Meanwhile the computation waits in a greenlet. If the process
+dies, it is replayed from its beginning with the results so far, which is exact because all randomness is keyed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from greenlet import getcurrent, greenlet
 
 
 class Stop(NamedTuple):
-    """Where a computation is."""
+    """The point at which a computation paused or ended."""
 
     done: bool
     value: Any
-    """Its result, or what it wants to have mixed."""
+    """Its result, or the rows to mix."""
 
 
 class Fibre:
-    """work(stop), where stop(message) returns what `go` is given next."""
+    """work(stop), where stop(message) returns the next argument of `go`."""
 
     def __init__(self, work: Callable[[Callable[[Any], Any]], Any]) -> None:
         self._call = greenlet(lambda: work(self._stop))
@@ -34,18 +34,18 @@ class Fibre:
 
     @property
     def here(self) -> bool:
-        """It can go on: greenlets belong to the thread that made them."""
+        """Whether it can resume here: greenlets belong to the thread that made them."""
         return self._thread == get_ident() and not self._call.dead
 
     def go(self, given: Any = None) -> Stop:
-        """To the next stop, or to the end."""
+        """Resume until the next stop, or the end."""
         self._call.parent = getcurrent()
         value = self._call.switch(given) if self._call else self._call.switch()
         return Stop(self._call.dead, value)
 
 
 def replay(work: Callable[[Callable[[Any], Any]], Any], given: Sequence[Any]) -> tuple[Fibre, list[Stop]]:
-    """From the beginning, with what was given so far; where it stopped on the way."""
+    """Replay from the beginning with the given results; returns the stops, too."""
     fibre = Fibre(work)
     stops = [fibre.go()]
     for value in given:

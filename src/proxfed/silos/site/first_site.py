@@ -1,4 +1,4 @@
-"""site.toml from a first look at a holder's table: text with comments, to be read and changed by the holder."""
+"""A draft of site.toml from a first look at a holder's table: commented text for the holder to read and edit."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ MORE = "# held_out = 0.2          # the part of the rows that nobody trains on, 
 
 
 class FirstSite(NamedTuple):
-    """What a first look found."""
+    """The result of a first look."""
 
     text: str
     """site.toml."""
@@ -92,13 +92,13 @@ class FirstSite(NamedTuple):
     rows: int
     columns: int
     schema: str
-    """The text of a schema, if the table is not one of numbers; it goes into schema.toml."""
+    """The text for schema.toml, if the table has other columns than numbers."""
     why: str
-    """Why it needs a schema; empty: it was given."""
+    """Why a schema is needed; empty: it was given."""
 
 
 def first_site(data: Path, label: str, name: str, folder: Path) -> FirstSite:
-    """Look at a table; nothing is written. `folder` is where site.toml will be."""
+    """Look at a table, without writing anything. `folder` will contain site.toml."""
     require(data.is_file(), f"--data {data}: there is no such file")
     name = name or _called(data)
     schema = why = ""
@@ -118,11 +118,11 @@ def first_site(data: Path, label: str, name: str, folder: Path) -> FirstSite:
 
 
 OF_ONE_HOLDER = ("files", "folder", "organisation", "organisations", "smallest")
-"""Keys of [source] that say where the rows of other holders are."""
+"""Keys of [source] that describe one holder's files."""
 
 
 def joined_site(schema: Path, data: Path, name: str, folder: Path) -> FirstSite:
-    """The same with a schema that others have written: what the columns are is theirs, where the rows are is ours."""
+    """The same with a partner's schema: the columns are taken from it, the location of the rows is our own."""
     require(data.is_file(), f"--data {data}: there is no such file")
     table = read_toml(schema)
     parse_schema(table, str(schema))

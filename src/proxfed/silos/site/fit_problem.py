@@ -1,4 +1,4 @@
-"""The model of a fit as it is without rows, which the coordinator and each site build alike."""
+"""The model of a fit without rows, which the coordinator and each site build identically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from proxfed.types import Problem
 
 
 def problem_of_job(asked: Settings, job: Job, prepared: Preparation, intercept: bool) -> Problem[Linear]:
-    """With a penalty of weight 1 or the weight that is given; `intercept`: one for all organisations."""
+    """With a penalty of weight 1 or the given weight; `intercept`: one for all organisations."""
     loss, data = read_fit(job.fit).criterion, empty(job.schema, job.window(None))
     bare = linear_model(data, loss, intercept=intercept)
     penalty = penalty_of(asked, bare.f.blocks[0].shape, prepared.groups)

@@ -1,14 +1,14 @@
-"""A holder: a function from bytes to bytes with a durable state. Asking it twice is harmless.
+"""A holder: an idempotent function from bytes to bytes with a durable state.
 
-    hello     what the site's rows look like
-    summary   of a table with words and gaps: what it is prepared by (table_rows.py)
-    job       what is going to be computed; the site builds it from its own rows, or refuses
+    hello     the schema of the site's rows
+    summary   of a table with words and gaps: the basis of its preparation (table_rows.py)
+    job       the computation; the site builds it from its own rows, or refuses
     round     t, k: with a server the whole round, from its message; on a graph the part between two calls of `mix`
-    query     numbers that a run is judged by (queries.py), or sums for a fit (site_fit.py); no state changes
-    model     what came of a fit: the site keeps a copy
-    end       the run is over: what was kept of it is removed
+    query     numbers that evaluate a run (queries.py), or sums for a fit (site_fit.py); no state changes
+    model     the result of a fit: the site keeps a copy
+    end       the run is over: its files are removed
 
-Rounds are answered by what is kept of their run (site_run.py). Whatever else comes is answered in one sentence.
+Rounds are answered from the stored state of their run (site_run.py). Anything else is refused in one sentence.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from proxfed.types import Problem
 _log = logging.getLogger("proxfed.silos")
 
 VERSIONS = ("proxfed", "torch", "numpy", "kernels", "machine")
-"""What the numbers of a run depend on, and a site tells of itself."""
+"""The versions on which a run's numbers depend; a site sends them."""
 
 
 FAMILIES = 2
-"""Problems that a site has in memory: an algorithm with its own weight decay runs in one and is measured in another."""
+"""Problems kept in memory: an algorithm with its own weight decay runs on one and is measured on another."""
 
 
 class Unfit(Refused):
-    """A job that does not fit the rows. That it does not tells something of them, so the audit file says that it
-    failed."""
+    """A job that does not fit the rows. The refusal reveals something about them, so the audit file records it as a
+    failure."""
 
 
 class Source(Protocol):
-    """Where the rows of a site are."""
+    """The source of a site's rows."""
 
     def read(self) -> Rows: ...
 
@@ -59,7 +59,7 @@ class Source(Protocol):
 
 
 class Holder:
-    """One site: its name, its rows, and a folder of its own for what it keeps."""
+    """One site: its name, its rows, and its folder."""
 
     def __init__(self, name: str, rows: Rows | Source, folder: Path, guard: Guard | None = None) -> None:
         self.name, self.folder, self.guard = name, Path(folder), guard or Guard()
@@ -67,21 +67,21 @@ class Holder:
         self._rows = rows if isinstance(rows, Rows) else None
         self._stamp: object = None
         self._runs: dict[str, SiteRun | SiteFit] = {}
-        """Of the families whose problems are here."""
+        """The runs of the families whose problems are in memory."""
         self._problems: dict[str, Problem] = {}
-        """The last ones, by family: what jobs of a family share."""
+        """The latest problems, by family: the jobs of a family share theirs."""
         self._one_at_a_time = RLock()
 
     @property
     def rows(self) -> Rows:
-        """As they were when the last question came."""
+        """The rows as of the last question."""
         if self._rows is None:
             self._look()
         assert self._rows is not None
         return self._rows
 
     def _look(self) -> None:
-        """Files that have changed are read again; runs that began with other rows are refused from then on."""
+        """Read changed files again; runs that began with other rows are refused from then on."""
         if self._source is None or (stamp := self._source.stamp()) == self._stamp:
             return
         self._rows, self._stamp = self._source.read(), stamp
@@ -89,7 +89,7 @@ class Holder:
         self.__dict__.pop("_rows_digest", None)
 
     def answer(self, question: bytes) -> bytes:
-        """Whatever comes, an answer goes back; RunError where not even a refusal can be written down before it does."""
+        """Every question gets an answer; RunError if not even a refusal can be written to the audit file first."""
         try:
             letter = Letter.decode(question)
         except RunError as e:
@@ -112,7 +112,7 @@ class Holder:
                     "failed",
                     {"why": f"an error that was not expected, {type(e).__name__}: see the site's log"},
                 )
-            self._runs.pop(letter.run, None)  # what is in memory may be half done: it is read again
+            self._runs.pop(letter.run, None)  # the state in memory may be inconsistent: read it again
             return self._declined(letter, self.seal(letter, kind, head), unfit)
 
     def _declined(self, question: Letter, answer: Letter, unfit: bool = False) -> bytes:
@@ -122,7 +122,7 @@ class Holder:
         return data
 
     def seal(self, letter: Letter, kind: str, head: Mapping[str, Any], body: bytes = b"") -> Letter:
-        """An answer says what it is the answer to."""
+        """An answer, which names its question."""
         return Letter(
             kind, letter.run, letter.round, letter.step, {"of": letter.digest, "site": self.name, **head}, body
         )
@@ -170,7 +170,7 @@ class Holder:
         return self.leave(asked, self.seal(letter, "answer", {}, canonical(told)))
 
     def _summary(self, letter: Letter) -> bytes:
-        """Of a table, by which all sites prepare theirs."""
+        """Of a table; from all summaries follows the common preparation."""
         asked = self.asked(letter, None)
         self.guard.gate(asked)
         self.guard.begins(None, self.rows)
@@ -179,13 +179,13 @@ class Holder:
         return self.leave(asked, self.seal(letter, "answer", {}, summary))
 
     def leave(self, asked: Asked, letter: Letter, to: str = "coordinator") -> bytes:
-        """Written down before it leaves."""
+        """Encode an answer and write it to the audit file before it leaves."""
         data = letter.encode()
         self.guard.leaving(asked, to, data)
         return data
 
     def _job(self, letter: Letter) -> bytes:
-        """The same job again is harmless; with other rows than it was begun with, it is refused."""
+        """Idempotent; refused if the rows have changed since the job began."""
         job = Job.decode(letter.body)
         job.check_code(self.guard.code)
         require(job.digest == letter.run, "the job is not the one that its name says")
@@ -204,13 +204,13 @@ class Holder:
                 built = self.build(job)
         except RunError as e:
             with only_installed(self.guard.code):
-                complete(job, without_rows(job))  # what is wrong with the job itself may be told
+                complete(job, without_rows(job))  # errors of the job itself may be revealed
             raise Unfit(str(e)) from e
         told = {"d": built.problem.f.d, "n": built.problem.f.n, "countersigned": self.guard.countersign(job)}
         return self.leave(asked, self.seal(letter, "answer", told))
 
     def _fit(self, job: Job) -> SiteFit:
-        """The last one is in memory, with its rows."""
+        """The fit of a job; the last one is in memory, with its rows."""
         self._runs = {run: each for run, each in self._runs.items() if not isinstance(each, SiteFit)}
         try:
             with withheld("its rows do not fit the job"):
@@ -219,7 +219,7 @@ class Holder:
             raise Unfit(str(e)) from e
 
     def _begun(self, store: Store) -> Job | None:
-        """The job that a run was begun with, if it was, over the same rows as now."""
+        """The job of a run, None if it has not begun; refused if the rows have changed since."""
         begun = store.begun()
         if begun is None:
             return None
@@ -231,7 +231,7 @@ class Holder:
         return self.rows.digest()
 
     def build(self, job: Job) -> Built:
-        """The job over this site's rows; jobs of one family share their problem."""
+        """Build the job over this site's rows; jobs of one family share their problem."""
         here = self.rows
         require(
             len(here.sizes) == job.clients[job.sites.index(self.name)],
@@ -249,7 +249,7 @@ class Holder:
             return complete(job, self._problems[family])
 
     def _place(self, run: str) -> Path:
-        """The folder of a run, whose name is a digest and nothing else."""
+        """The folder of a run, whose name must be a digest."""
         if not is_digest(run):
             raise RunError(f"{run!r:.40} is no name of a run")
         return self.folder / run
@@ -264,7 +264,7 @@ class Holder:
         return self._runs[run]
 
     def _model(self, letter: Letter) -> bytes:
-        """What came of a fit: kept here, and signed. It is the same for every site."""
+        """Store and sign the result of a fit, which is the same for every site."""
         run = self._run(letter.run)
         if not isinstance(run, SiteFit):
             raise RunError("only a fit has a model of its own")

@@ -1,4 +1,4 @@
-"""A site's part in a run: what its clients compute. It knows no letters and no files."""
+"""A site's part in a run: the computations of its clients, without letters or files."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from proxfed.types import Graph, Local, Message, Mix, Mixing, Star
 
 
 class Counts(NamedTuple):
-    """What a site has done in a round, for the counters of the run."""
+    """A site's work in a round, for the counters of the run."""
 
     gradients: int = 0
     proxes: int = 0
     sent: int = 0
-    """Bytes, as the papers count them."""
+    """Bytes by the papers' convention."""
     best: int = 0
     """Bytes in the shortest encoding."""
 
 
 class Answered(NamedTuple):
-    """What came of a round of clients with a server."""
+    """The result of a round of clients with a server."""
 
     state: Any
     up: Message
@@ -57,7 +57,7 @@ class Part:
         return flatten(state, "clients")
 
     def state(self, tensors: Mapping[str, Tensor]) -> Any:
-        """Of the form that the clients' states have, which is that of no clients."""
+        """The clients' states from tensors; their form is taken from a state without clients."""
         return restore(self._form(), dict(tensors), "clients")
 
     def _form(self) -> Any:
@@ -75,12 +75,12 @@ class Part:
         return state, Counts(work.gradients, work.proxes)
 
     def answer(self, state: Any, down: Message, t: int, ids: list[int]) -> Answered:
-        """The round of those of its clients that take part; the others hear what the server said, if they need to."""
+        """The round of its clients that take part; the others get the server's message if the algorithm needs it."""
         alg, work = self.algorithm, Work()
         assert isinstance(alg, Star)
         rows = self._rows(ids)
         who: Ids = self.here if ids == list(self.here) else np.array(ids, np.int64)
-        state = writable(restore(state, flatten(state)))  # the old one stays as it is
+        state = writable(restore(state, flatten(state)))  # the old one stays unchanged
         up: Message = ()
         if ids:
             new, up = self.clients.answer(alg, take(state, rows), down, t, who, work)
@@ -99,7 +99,7 @@ class Part:
         return take(state, self._rows(ids))
 
     def after(self, state: Any, before: Any, down: Message, sent: Message, ids: list[int]) -> Any:
-        """The states after a round, of which these clients' follow from what was sent instead of their messages."""
+        """The states after a round in which these clients sent `sent` instead of their own messages."""
         assert isinstance(self.algorithm, Star)
         new = self.clients.after(self.algorithm, self.of(before, ids), self.of(state, ids), down, sent)
         put(state, self._rows(ids), new)
@@ -123,11 +123,11 @@ class Part:
         return self._mixer(t)[0]
 
     def neighbours(self, t: int) -> list[str]:
-        """The sites that this one hears in round t, but itself."""
+        """The other sites whose messages this one receives in round t."""
         return neighbours(self.W(t), self.job, self.here)
 
     def mixed(self, t: int, heard: Mapping[str, Tensor], own: Tensor) -> Tensor:
-        """sum_j w_ij x_j, of its own rows and those of its neighbours; the same operation as with all in one place."""
+        """sum_j w_ij x_j, over its own rows and its neighbours'; the same operation as in a local run."""
         W, mixer = self._mixer(t)
         X = own.new_zeros(W.n, own.shape[1])
         X[self.here.start : self.here.stop] = own
@@ -153,20 +153,20 @@ class Part:
         return self._mixers[key]
 
     def sent(self, message: Message, t: int) -> Counts:
-        """What a message to the neighbours costs: a row for each edge that begins here."""
+        """The bytes of a message to the neighbours: one row per outgoing edge."""
         lines, c = edges(self.W(t), self.here), len(self.here)
         size, best = nbytes(message)
         return Counts(0, 0, lines * size // c, lines * best // c)
 
 
 def neighbours(W: Mixing, job: Job, here: range) -> list[str]:
-    """The sites from which the clients `here` hear something."""
+    """The sites whose messages the clients `here` receive."""
     hears = np.unique(W.col[(W.row >= here.start) & (W.row < here.stop)])
     return [site for site in job.who.among(hears) if job.who.here(site) != here]
 
 
 def _apart(up: Message) -> Message:
-    """A message that is no view of a state."""
+    """A copy of the message that shares no memory with a state."""
     if isinstance(up, tuple):
         return tuple(map(_apart, up)) if type(up) is tuple else type(up)(*map(_apart, up))
     return up.clone() if isinstance(up, torch.Tensor) else up

@@ -1,7 +1,7 @@
 """The clients of a site among peers: a step that stops at every `mix` until the neighbours' messages are there.
 
-While the process lives, the step waits where it stopped. After a restart it is computed again from the beginning of the
-round, with the questions of the site's log, and must say what it said before.
+While the process lives, the step stays paused. After a restart it is replayed from the beginning of the round with the
+questions in the site's log, and must produce the same messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from proxfed.types import Message
 
 
 class Peers:
-    """The step of one round, and where it stands."""
+    """The step of one round, and its position."""
 
     def __init__(self, part: Part, link: Link) -> None:
         self.part, self.link = part, link
@@ -32,15 +32,15 @@ class Peers:
         self._at = (-1, -1)
         """The round, and how many questions of it have been answered."""
         self._stop = Stop(False, None)
-        """What it said at the last `mix`."""
+        """Its message at the last `mix`."""
         self._work, self._said = Work(), Counts()
 
     def stands_before(self, t: int, k: int) -> bool:
-        """The next question that it can go on with is the k-th of round t; every round begins anew."""
+        """Whether its next question is the k-th of round t; every round starts afresh."""
         return k > 0 and self._fibre is not None and self._fibre.here and self._at == (t, k)
 
     def replay(self, t: int, before: Any, log: Sequence[Entry]) -> None:
-        """From the beginning of round t, and the state before it, through the questions that were answered."""
+        """Replay round t from the state before it, through the questions that were answered."""
         self._work, self._said, self._stop = Work(), Counts(), Stop(False, None)
         self._fibre, self._at = Fibre(self.part.step(before, t, self._work)), (t, 0)
         for k, entry in enumerate(log):
@@ -52,7 +52,7 @@ class Peers:
                 )
 
     def go(self, letter: Letter) -> Stop:
-        """On to the next `mix`, or to the end, with what the neighbours said at the last one."""
+        """Resume with the neighbours' messages of the last `mix`, until the next one or the end."""
         assert self._fibre is not None
         t, k = self._at
         heard = [self._mixed(t, k, letter)] if k > 0 else []
@@ -61,7 +61,7 @@ class Peers:
         self._at = t, k + 1
         if stop.done:
             self._fibre = None
-        else:  # it is counted, and mixed with what is heard
+        else:  # count it, and mix it with the received rows
             self._stop = stop
             self._said = Counts(*map(sum, zip(self._said, self.part.sent(stop.value, t), strict=True)))
         return stop
@@ -70,14 +70,14 @@ class Peers:
         return self._said._replace(gradients=self._work.gradients, proxes=self._work.proxes)
 
     def told(self, t: int, k: int, message: Message) -> tuple[dict[str, Any], bytes, str]:
-        """(head, body, digest) of what is said at `mix`: for each neighbour under its seal, or the same for all."""
+        """(head, body, digest) of the message at `mix`: sealed for each neighbour, or the same for all."""
         form, body = pack(message, self.part.codecs)
         whole = canonical({"form": form}) + b"\n" + body
         to = self.part.neighbours(t) if self.link.sealed else ["*"]
         parts = [self.link.seal(site, t, k, whole) for site in to] if self.link.sealed else [whole]
         return {"done": False, "to": to, "sizes": [len(p) for p in parts]}, b"".join(parts), _said(form, body)
 
-    # ---- what is heard -----------------------------------------------------------------------------------------
+    # ---- received messages --------------------------------------------------------------------------------------
 
     def _mixed(self, t: int, k: int, letter: Letter) -> Tensor:
         heard = self._heard(letter)
@@ -87,7 +87,7 @@ class Peers:
         return self.part.mixed(t, heard, dense(self._stop.value))
 
     def _heard(self, letter: Letter) -> dict[str, Tensor]:
-        """The rows that the neighbours sent at the stop before this question."""
+        """The rows that the neighbours sent at the previous stop."""
         part, heard, at = self.part, {}, 0
         for site, size in zip(letter.words("from"), letter.numbers("sizes"), strict=True):
             body, at = letter.body[at : at + size], at + size

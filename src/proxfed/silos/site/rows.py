@@ -1,8 +1,8 @@
-"""The rows that a site holds, what they look like, and how sites agree before anything is computed.
+"""A site's rows and their schema, and how sites agree before the computation.
 
-What a site tells of its rows beforehand is their schema: the columns, the shape of a sample, the classes by name, how
-many clients it is, and what they weigh if the problem's weights ask for it. From all schemas follows what every site
-arranges its rows by: columns in the order of the first, classes numbered in alphabetical order over all sites.
+A site first reveals the schema of its rows: the columns, the shape of a sample, the classes by name, its number of
+clients, and their weights if the problem needs them. All schemas together give the common arrangement of rows: columns
+in the order of the first site, classes numbered alphabetically over all sites.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class Rows:
     labels: np.ndarray
     """(N,)"""
     sizes: Sequence[int]
-    """Rows of each client of the site, one after the other; mostly there is one."""
+    """Rows per client of the site, in order; usually there is one client."""
     columns: tuple[str, ...] | None = None
-    """What the columns of features (N, p) are called; None: they have no names."""
+    """The names of the columns of features (N, p); None: they have no names."""
     words: tuple[str, ...] | None = None
     """The classes by name, in the order of their numbers; None: labels are numbers."""
     classes: int | None = None
-    """How many classes numeric labels have."""
+    """The number of classes of numeric labels."""
     test: Samples | None = None
-    """Rows of this site that are held out."""
+    """Held-out rows of this site."""
     sample_weights: np.ndarray | None = None
 
     @classmethod
     def of(cls, data: Federated, here: range | None = None, test: Samples | None = None) -> Rows:
-        """Those of some clients of data that are all in one place; for tests and simulations."""
+        """The rows of some clients of pooled data; for tests and simulations."""
         here = range(len(data)) if here is None else here
         rows = slice(data.offsets[here.start], data.offsets[here.stop])
         weights = None if data.sample_weights is None else data.sample_weights[rows]
@@ -57,7 +57,7 @@ class Rows:
 
     @classmethod
     def read(cls, path: str | Path, label: str, client: str | None = None, **options: Any) -> Rows:
-        """From a file, as the data set 'own' is read (data/own.py); with a column of clients the site is several."""
+        """From a file, like the data set 'own' (data/own.py); with a column of clients the site has several."""
         data = own(path, label, client, **options)
         order = slice(None) if data.groups is None else np.argsort(data.groups, kind="stable")
         sizes = [len(data.labels)] if data.groups is None else np.unique(data.groups, return_counts=True)[1].tolist()
@@ -73,16 +73,16 @@ class Rows:
 
     @property
     def offset(self) -> np.ndarray | None:
-        """(N,) what is added to every score; None: nothing."""
+        """(N,) offsets of the scores; None: there are none."""
         return None
 
     @property
     def clusters(self) -> np.ndarray | None:
-        """(N,) which rows depend on each other; None: it is not known."""
+        """(N,) the cluster of each row; None: not known."""
         return None
 
     def digest(self) -> str:
-        """Of all rows: they must stay the same while a run is under way."""
+        """The digest of all rows, which must not change during a run."""
         parts = [self.features, self.labels, self.sample_weights, *(self.test or ())]
         total = sha256(canonical([list(self.sizes), self.columns, self.words, self.classes]))
         for part in parts:
@@ -90,17 +90,17 @@ class Rows:
         return total.hexdigest()
 
     def lines(self) -> np.ndarray:
-        """(N, bytes) every row with its label, those that are held out as well, by which tables are compared."""
+        """(N, bytes) every row with its label, including held-out rows, to compare tables."""
         parts = [(self.features, self.labels, self.sample_weights, 0)]
         parts += [] if self.test is None else [(np.asarray(self.test[0]), self.test[1], None, 1)]
         return np.concatenate([_bytes(*part) for part in parts])
 
     def filled(self, agreed: Table) -> np.ndarray | None:
-        """The same with the job's values in the place of missing ones; None: there are no gaps."""
+        """The same with missing values imputed as in the job; None: there are none."""
         return None
 
     def schema(self) -> Table:
-        """What the site tells before a run."""
+        """The schema, which the site reveals before a run."""
         labels = "words" if self.words is not None else "classes" if self.classes is not None else self._numbers()
         return {
             "shape": list(self.features.shape[1:]),
@@ -117,32 +117,32 @@ class Rows:
         return "signs" if bool(np.isin(self.labels, (-1, 1)).all()) else "numbers"
 
     def strata(self) -> np.ndarray:
-        """(N,) classes, which every fold has its share of; of numbers one for all. They follow from the table alone."""
+        """(N,) classes, by which folds are stratified; numbers are one stratum. They depend on the table alone."""
         words = self.words is not None or self.classes is not None or self._numbers() == "signs"
         return np.asarray(self.labels).astype(np.int64) if words else np.zeros(len(self.labels), np.int64)
 
     @property
     def units(self) -> np.ndarray | None:
-        """(N,) words: rows with the same one are in the same fold; None: each row stands for itself."""
+        """(N,) words: rows with the same word are in the same fold; None: each row is its own unit."""
         return None
 
     @property
     def divided_by(self) -> str:
-        """What these units are, on one line."""
+        """The kind of these units, on one line."""
         return ""
 
     def summary(self) -> bytes:
-        """What is told of a table, so that all sites prepare theirs alike; numbers need none."""
+        """The summary of a table, for the common preparation; purely numeric rows need none."""
         raise RunError("the rows of this site are numbers, and have no summary")
 
     def weights(self) -> list[float]:
-        """What each client's rows weigh together: without weights, how many there are."""
+        """The total weight of each client's rows: their number if there are no weights."""
         each = np.ones(len(self.labels)) if self.sample_weights is None else self.sample_weights
         ends = np.cumsum(self.sizes)
         return [float(each[end - size : end].sum()) for size, end in zip(self.sizes, ends, strict=True)]
 
     def federated(self, agreed: Table, window: Window, name: str = "the rows of this site") -> Federated:
-        """As the sites have agreed."""
+        """The rows as clients' data, arranged as agreed."""
         every = _comparable(agreed["columns"]) == _comparable(None if self.columns is None else list(self.columns))
         require(every, f"{name}: the job has not each of its columns once")
         columns: Any = slice(None)
@@ -171,7 +171,7 @@ class Rows:
 
 
 def _bytes(features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, kind: int) -> np.ndarray:
-    """(N, bytes) of samples; what kind of rows they are is the last byte."""
+    """(N, bytes) of samples; the last byte is their kind."""
     N = len(labels)
     columns = [features.reshape(N, -1), np.asarray(labels).reshape(N, 1)]
     columns += [np.ones((N, 1)) if weights is None else weights.reshape(N, 1), np.full((N, 1), kind, np.uint8)]
@@ -179,7 +179,7 @@ def _bytes(features: np.ndarray, labels: np.ndarray, weights: np.ndarray | None,
 
 
 def empty(agreed: Table, window: Window) -> Federated:
-    """What a server knows of the data: everything but rows."""
+    """The server's view of the data: everything but rows."""
     kind = np.uint8 if agreed["bytes"] else np.float64
     return Federated(
         np.empty((0, *agreed["shape"]), kind),
@@ -195,12 +195,12 @@ def empty(agreed: Table, window: Window) -> Federated:
 
 
 def without_rows(job: Job) -> Problem:
-    """What all jobs of a family have in common, as a server knows it."""
+    """The problem that all jobs of a family share, without rows, as the server has it."""
     return problem_of(job, empty(job.schema, job.window(None)))
 
 
 def agree(schemas: Mapping[str, Table]) -> Table:
-    """What all sites arrange their rows by; or the site that differs, and how."""
+    """The common arrangement of rows; refused with the site that differs, and how."""
     (first, model), *others = schemas.items()
     for site, schema in others:
         _agree_on_table(site, schema, first, model)
@@ -216,7 +216,7 @@ def agree(schemas: Mapping[str, Table]) -> Table:
 
 
 def _agree_on_table(site: str, schema: Table, first: str, model: Table) -> None:
-    """Sites with tables have one schema; where two differ, a line for each key that does."""
+    """Refuse two different schemas of tables, with one line per key that differs."""
     if schema.get("table") == model.get("table"):
         return
     both: list[Any] = [said.get("agreement") for said in (schema, model)]
@@ -230,7 +230,7 @@ def _agree_on_table(site: str, schema: Table, first: str, model: Table) -> None:
 
 
 def _comparable(value: Any) -> Any:
-    """Columns may stand in another order."""
+    """Ignores the order of columns."""
     return sorted(value) if isinstance(value, list) and all(isinstance(v, str) for v in value) else value
 
 
@@ -244,7 +244,7 @@ def _difference(key: str, mine: Any, theirs: Any, first: str) -> str:
 
 
 def check_schema(schema: Any, site: str) -> Table:
-    """What a site sent, if it is a schema."""
+    """A site's schema; refused if it is not a valid one."""
     kinds: dict[str, Any] = {
         "shape": list, "bytes": bool, "columns": (list, type(None)), "labels": str, "classes": (int, type(None)),
         "words": (list, type(None)), "clients": int, "test": bool,

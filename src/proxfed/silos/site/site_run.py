@@ -1,9 +1,8 @@
-"""One run at one site: its rounds, each answered once, from the state on the site's own disk.
+"""One run at one site: each round is answered exactly once, from the state on the site's own disk.
 
-The answer to a round is on the disk before it leaves, with the state that belongs to it. The same question again gets
-the same bytes. A question that is older than one that was answered is late, and changes nothing. One that goes on
-`after` an earlier round than the last, because the last answer never counted, is worked on from the state after that
-round.
+The answer to a round is on the disk before it leaves, with its state. Repeating a question gives the same bytes. A
+question older than one that was answered is late, and changes nothing. If a question continues `after` an earlier round
+than the last, because the last answer never counted, it starts from the state after that round.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ if TYPE_CHECKING:
 
 
 MOST_LIVES = 1000
-"""Lives of a coordinator between two that a site hears of."""
+"""The largest number of coordinator restarts between two that a site sees."""
 REMEMBERED = 32
-"""Answers to queries."""
+"""The size of the cache of answers to queries."""
 
 
 class Reply(Exception):
-    """(kind, head) of an answer that is none."""
+    """(kind, head) of a refusal, sent instead of an answer."""
 
 
 class SiteRun:
-    """What one site keeps of one run between two questions."""
+    """The state of one run at one site between two questions."""
 
     def __init__(self, holder: Holder, job: Job, store: Store) -> None:
         self.holder, self.job, self.store = holder, job, store
@@ -47,7 +46,7 @@ class SiteRun:
         self.built = holder.build(job)
         self.link: Link = holder.guard.join(job, holder.name)
         self.told: dict[bytes, bytes] = {}
-        """The last questions that changed nothing, and what was answered: asked again, they get the same bytes."""
+        """A cache of answers to the last queries, so that a repeated query gets the same bytes."""
 
     def remember(self, question: Letter, answer: bytes) -> bytes:
         if question.word("what") != "there":
@@ -57,7 +56,7 @@ class SiteRun:
         return answer
 
     def follow(self, sent: Iterable[Tensor]) -> None:
-        """The coordinator asks about these vectors."""
+        """Check and record the vectors that the coordinator sent."""
         self.holder.guard.follow(self.job, self.built.problem.start(self.job.seed), sent)
 
     @cached_property
@@ -70,7 +69,7 @@ class SiteRun:
         return Peers(self.part, self.link)
 
     def state(self, t: int) -> Any:
-        """After round t."""
+        """The state after round t."""
         slots = self.store.slots()
         if t not in slots:
             raise Reply("gone", {"have": sorted(slots)})
@@ -90,7 +89,7 @@ class SiteRun:
         if (letter.life, letter.round, letter.step) <= latest:
             raise Reply("late", {"at": list(latest[1:])})
         last = max(latest[0], 0)
-        good = letter.life <= last + MOST_LIVES  # else no coordinator could ever overrule it
+        good = letter.life <= last + MOST_LIVES  # else no later coordinator could overrule it
         require(good, f"life = {letter.life} is no life of a coordinator: the last one that was heard here is {last}")
         star = isinstance(self.part.algorithm, Star)
         asked = self.holder.asked(letter, self.job)
@@ -98,14 +97,14 @@ class SiteRun:
         return (self._star if star else self._peers)(letter, asked)
 
     def _before(self, letter: Letter) -> tuple[int, Any]:
-        """The round that this one goes on from, and the state after it."""
+        """The round that this one continues, and the state after it."""
         after = letter.number("after", -1)
         if not -1 <= after < letter.round and not after == -1 == letter.round - 1:
             raise RunError(f"round {letter.round} cannot go on after round {after}")
         return after, None if letter.round == 0 else self.state(after)
 
     def _keep(self, letter: Letter, after: int, state: Any, answer: bytes) -> bytes:
-        """On the disk; then it may leave."""
+        """Write state and answer to the disk; then the answer may leave."""
         self.store.save(
             Slot(letter.round, after, letter.step, letter.life, letter.digest, answer, self.part.tensors(state))
         )
@@ -128,7 +127,7 @@ class SiteRun:
         self.follow(dense(leaf) for leaf in leaves(down))
         with withheld(f"round {letter.round} failed"):
             done = part.answer(before, down, letter.round, ids)
-        if not ids:  # it has heard what the server said, and has nothing to say
+        if not ids:  # it only receives the server's message
             answer = self.holder.seal(letter, "answer", {"counts": list(done.counts)})
             return self._keep(letter, after, done.state, self.holder.leave(asked, answer))
         how = {"grain": letter.head.get("grain"), "shares": Shares.of(letter)}

@@ -1,12 +1,12 @@
-"""What a holder keeps of a run on its own disk: two slots with its state after a round, and the log of one under way.
+"""A holder's files of a run: two slots with its state after a round, and the log of the current round.
 
-    job                             what the run is, and over which rows
+    job                             the job, and the digest of its rows
     0.safetensors, 1.safetensors    two slots (files/slots.py): the state after a round, and the answer that ended it
-    log                             questions and answers of a round that is not over (files/log.py)
+    log                             questions and answers of the current round (files/log.py)
 
-A slot is on the disk before its answer leaves. The one that a round began from stays until the next round has begun
-from another, so that a round whose answer never counted can be left out: the coordinator says after which round it goes
-on. The log counts up to the first entry that is torn or damaged: what is behind it is asked for again.
+A slot is on the disk before its answer leaves. The slot that a round began from stays until the next round has begun
+from another, so that a round whose answer never counted can be skipped: the coordinator names the round to continue
+from. The log counts up to the first torn or damaged entry: everything after it is requested again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from proxfed.silos.wire.message import Letter
 
 
 class Begun(NamedTuple):
-    """What a run was begun with."""
+    """The job and the rows with which a run was begun."""
 
     rows: str
     """The digest of the site's rows."""
@@ -39,27 +39,27 @@ class Slot(NamedTuple):
 
     round: int
     after: int
-    """The round that it began from; -1: nothing was there before."""
+    """The round that it began from; -1: none."""
     step: int
     life: int
-    """Of the coordinator that asked."""
+    """The life of the coordinator that asked."""
     question: str
-    """Its digest."""
+    """The digest of the question."""
     answer: bytes
     tensors: dict[str, Tensor]
 
 
 ANSWER = "answer"
-"""The name of the answer's bytes beside the tensors of a state, whose names have a dot in them."""
+"""The name of the answer's bytes; the names of a state's tensors contain a dot."""
 
 
 class Entry(NamedTuple):
-    """A question of the round under way, and what was answered."""
+    """A question of the current round, and its answer."""
 
     question: Letter
     answer: bytes
     said: str
-    """The digest of what it told its neighbours, before it was sealed."""
+    """The digest of the message to its neighbours, before sealing."""
 
     def encode(self) -> bytes:
         question = self.question.encode()
@@ -84,7 +84,7 @@ class Store:
     # ---- the job -----------------------------------------------------------------------------------------------
 
     def begin(self, begun: Begun) -> None:
-        """Before anything is computed."""
+        """Write the job, before the computation."""
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         letter = Letter("job", self.folder.name, head={"rows": begun.rows}, body=begun.job)
@@ -92,7 +92,7 @@ class Store:
         flush_folder(self.folder)
 
     def begun(self) -> Begun | None:
-        """None if it has not begun."""
+        """The stored job; None if it has not begun."""
         try:
             letter = Letter.decode((self.folder / "job").read_bytes())
             if (letter.kind, letter.run) != ("job", self.folder.name):
@@ -104,19 +104,19 @@ class Store:
             raise RunError(f"what this site keeps of the job is damaged: {e}") from e
 
     def remove(self) -> None:
-        """The run is over."""
+        """Remove the files of a finished run."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # ---- slots -------------------------------------------------------------------------------------------------
 
     def slots(self) -> dict[int, Slot]:
-        """Those that are there, by round."""
+        """The existing slots, by round."""
         found, written = self._found(), self._slots.written()
         require(bool(found) or not written, "what this site keeps of the run is lost: none of its states can be read")
         return {slot.round: slot for slot in found.values()}
 
     def _found(self) -> dict[int, Slot]:
-        """Those that are whole, by their place."""
+        """The undamaged slots, by their index."""
         both = {k: self._seen.get(self._slots.path(k), partial(self._read_slot, k)) for k in (0, 1)}
         return {k: slot for k, slot in both.items() if slot is not None}
 
@@ -127,7 +127,7 @@ class Store:
         return None
 
     def save(self, slot: Slot) -> None:
-        """In the place of the one that the round did not begin from."""
+        """Write over the slot that the round did not begin from."""
         found, about = self._found(), slot._asdict()
         k = 1 if 0 in found and found[0].round == slot.after else 0
         answer = torch.from_numpy(np.frombuffer(about.pop("answer"), np.uint8).copy())
@@ -138,11 +138,11 @@ class Store:
     # ---- the log -----------------------------------------------------------------------------------------------
 
     def log(self) -> list[Entry]:
-        """Of the round under way, from its first question on."""
+        """The entries of the current round, from its first question on."""
         return [entry for entry, _ in self._logged()]
 
     def _logged(self) -> list[tuple[Entry, End]]:
-        """The entries, and where the log ends with each."""
+        """The entries, and the end of the log after each."""
         return self._seen.get(self._log.path, self._read_log)
 
     def _read_log(self) -> list[tuple[Entry, End]]:
@@ -156,7 +156,7 @@ class Store:
         return entries
 
     def append(self, before: list[Entry], entry: Entry) -> None:
-        """Behind these, which are the log or its beginning; without any, a new log begins."""
+        """Append after these entries, a prefix of the log; without any, a new log begins."""
         kept = self._logged()[: len(before)]
         self._log.end = kept[-1][1] if kept else self._log.begin
         self._log.append([[entry.encode()]])

@@ -1,8 +1,8 @@
-"""Tables with words and gaps, prepared between sites: each tells a summary that holds no row, and all prepare alike.
+"""Tables with words and gaps, prepared jointly: each site sends a summary without rows, and all use one preparation.
 
-hello      the agreement that the site's schema is, beside what every site tells
+hello      the table's schema, in addition to every site's entries
 summary    counts, means and histograms by the rules of the schema (tables/sums.py)
-job        the preparation that all summaries together lead to (tables/merging.py)
+job        the preparation from all summaries together (tables/merging.py)
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from proxfed.tables.schema import from_plain
 from proxfed.tables.table import Table
 
 FARTHEST = 100.0
-"""Root mean square of a column that was scaled: a preparation that stretches more is none of the sites' tables."""
+"""The largest root mean square of a scaled column: a preparation that exceeds it does not fit the sites' tables."""
 
 
 @dataclass(frozen=True, eq=False)
 class TableRows(Rows):
-    """The table of one site, whose features are known when all have agreed."""
+    """The table of one site; its features are known after the agreement."""
 
     table: Table | None = None
     held_out: Table | None = None
 
     @classmethod
     def read_table(cls, path: Path, site: str, organisation: str = "") -> TableRows:
-        """From the file of a schema, which says where the rows are: all of them are this site's, or those of one
+        """From the file of a schema, which names the files: all rows are this site's, or only those of one
         organisation."""
         found = read_tables(path)
         tables, tests = (
@@ -76,7 +76,7 @@ class TableRows(Rows):
         return self._lines(lambda table: [*table.columns.values()])
 
     def filled(self, agreed: Tables) -> np.ndarray | None:
-        """The columns of the table, not its features: a job may scale those, or leave some out, as it likes."""
+        """The columns of the table, not its features, which a job may scale or leave out."""
         preparation = Preparation.from_plain(agreed["preparation"])
         return self._lines(preparation.filled)
 
@@ -134,7 +134,7 @@ class TableRows(Rows):
 
 
 def _labels(table: Table, classes: int) -> np.ndarray:
-    """As problems take them: two classes as -1 and +1, the time of what did not happen (yet) as a negative number."""
+    """Labels in the problems' convention: two classes as -1 and +1, censored times as negative numbers."""
     labels = np.asarray(table.labels)
     if table.events is not None:
         return np.copysign(labels, table.events - 0.5)
@@ -142,7 +142,7 @@ def _labels(table: Table, classes: int) -> np.ndarray:
 
 
 def prepared(agreed: Tables, schemas: Mapping[str, Tables], summaries: Mapping[str, bytes]) -> Tables:
-    """What sites with tables have agreed on, from what each told of its own."""
+    """The agreement of sites with tables, from their schemas and summaries."""
     plain = next(iter(schemas.values()))["agreement"]
     told = {site: decode(summary) for site, summary in summaries.items()}
     for site, summary in told.items():
@@ -152,5 +152,5 @@ def prepared(agreed: Tables, schemas: Mapping[str, Tables], summaries: Mapping[s
 
 
 def of_preparation(found: Preparation) -> Tables:
-    """What a job says of it."""
+    """The preparation as a table of the job."""
     return {"preparation": found.plain(), "columns": list(found.names), "shape": [len(found.names)]}

@@ -1,1 +1,1 @@
-"""What travels between a coordinator and sites, and which answers are believed."""
+"""Messages between a coordinator and sites, and their validation."""

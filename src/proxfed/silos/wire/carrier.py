@@ -1,7 +1,7 @@
-"""What brings questions to holders and answers back. It knows nothing else, and need not be reliable.
+"""Carriers bring questions to holders and answers back. They know nothing else, and need not be reliable.
 
-A carrier may deliver a question twice, late or in another order, or lose it and repeat it: holders and the coordinator
-recognise all that. Real ones are in files of their own; `Direct` is for holders in this process.
+A carrier may deliver a question twice, late or out of order, or lose it and repeat it: holders and the coordinator
+recognise all of this. The real carriers have their own files; `Direct` is for holders in this process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 Answer = Callable[[bytes], bytes]
-"""What a holder is, to a carrier."""
+"""A holder, as carriers see it: a function from question to answer."""
 
 
 class Carrier(Protocol):
@@ -21,10 +21,10 @@ class Carrier(Protocol):
         """The names of the holders, in the order of the clients."""
 
     def ask(self, questions: Mapping[str, bytes], deadline: float | None = None) -> dict[str, bytes]:
-        """Answers of the sites asked.
+        """The answers, by site.
 
-        deadline: seconds after which those that have not answered are left out; None: wait, and say after a while for
-        whom.
+        deadline: seconds after which sites that have not answered are left out; None: wait, and report the missing ones
+        after a while.
         """
 
 

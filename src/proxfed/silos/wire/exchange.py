@@ -1,5 +1,5 @@
-"""Questions to sites, and answers that are theirs: whatever a carrier delivers twice, late, damaged or to the wrong run
-is recognised, and asked for again."""
+"""Questions to sites and their matching answers: those that a carrier delivers twice, late, damaged or to the wrong run
+are recognised, and the question is repeated."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Letter
 
 TRIES = 5
-"""Answers of one site in a row that make no sense."""
+"""Invalid answers of one site in a row before it fails."""
 
 
 class Exchange:
-    """Between this coordinator, in one of its lives, and the sites."""
+    """Between this process of the coordinator and the sites."""
 
     def __init__(self, carrier: Carrier, life: int = 1, say: Callable[[str], None] = lambda sentence: None) -> None:
         self.carrier, self.life, self.say = carrier, life, say
         self.out = self.back = 0
-        """Bytes of letters so far."""
+        """Bytes of letters so far, to and from the sites."""
         self.open: tuple[str, ...] = ()
         """The sites that are being asked."""
         self._one_at_a_time = RLock()
@@ -35,7 +35,7 @@ class Exchange:
         deadline: float | None = None,
         refusals: bool = False,
     ) -> dict[str, Letter]:
-        """The answers; with a deadline, those that came in time. A refusal raises the site's own words, or, with
+        """The answers; with a deadline, those that arrived in time. A refusal raises the site's own sentence, or, with
         `refusals`, counts as that site's answer."""
         with self._one_at_a_time:
             try:

@@ -1,7 +1,7 @@
-"""A job is data: what is computed, by whom, and of what the rows of the sites must look like.
+"""A job is data: the computation, the sites, and the schema that their rows must have.
 
-It is written as canonical JSON, whose SHA-256 is the name of the run in every message. A site builds what it computes
-from the job and its own rows, with classes that are installed there: a job that names code of its own is refused.
+It is written as canonical JSON, whose SHA-256 names the run in every message. A site builds the computation from the
+job and its own rows, with classes that are installed there: custom code is refused unless the site allows it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from proxfed.silos.wire.message import canonical, flat
 from proxfed.types import Algorithm, Participation, Problem, Star, Topology
 
 TABLES = ("problem", "regulariser", "dtype", "device", "protection")
-"""What a job takes over of an experiment."""
+"""The tables of an experiment that a job includes."""
 
 
 class Sites(NamedTuple):
-    """Who holds which clients: consecutive ones, site by site."""
+    """The clients of each site: consecutive ones, site by site."""
 
     names: tuple[str, ...]
     clients: tuple[int, ...]
@@ -44,7 +44,7 @@ class Sites(NamedTuple):
         return range(first, first + self.clients[k])
 
     def among(self, ids: Sequence[int] | np.ndarray) -> dict[str, list[int]]:
-        """These clients by their sites; sites without any are left out."""
+        """These clients by site; sites without any are left out."""
         ids = np.asarray(ids, np.int64)
         holder = np.searchsorted(np.cumsum(self.clients), ids, side="right")
         return {self.names[k]: ids[holder == k].tolist() for k in np.unique(holder).tolist()}
@@ -52,31 +52,31 @@ class Sites(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What all sites of a run know. Without an algorithm, it is about the problem alone."""
+    """The information that all sites of a run share. Without an algorithm, it describes the problem only."""
 
     experiment: Table
-    """The tables of the problem, as an experiment has them (harness/experiment.py), every default written out."""
+    """The tables of the problem as in an experiment (harness/experiment.py), with all defaults."""
     sites: tuple[str, ...]
     clients: tuple[int, ...]
-    """How many clients each site is."""
+    """The number of clients of each site."""
     weights: tuple[float, ...]
     """p_i of all clients."""
     schema: Table
-    """What the rows look like (rows.py)."""
+    """The schema of the rows (rows.py)."""
     nonce: str
-    """Drawn for a run, so that one that is begun anew is another one."""
+    """Random, so that a run that is started again has another digest."""
     label: str = ""
     seed: int = 0
     algorithm: Table | None = None
-    """With every step size written out, its participation and its graph."""
+    """With all step sizes, its participation and its graph."""
     x0: tuple[float, ...] | None = None
-    """Where it begins; None: where the problem and the seed say."""
+    """The starting point; None: given by the problem and the seed."""
     fit: Table | None = None
-    """Instead of a problem and an algorithm: the loss whose sums a fit asks for (fit_job.py)."""
+    """Instead of a problem and an algorithm: the loss whose sums a fit needs (fit_job.py)."""
     introductions: dict[str, str] = field(default_factory=dict)
-    """What sites say of their keys, in hex."""
+    """The introductions of the sites' keys, in hex."""
     audits: dict[str, str] = field(default_factory=dict)
-    """How far the audit file of each site was before; its partners note it."""
+    """The signed position of each site's audit file before the job; its partners record it."""
     version: str = __version__
 
     def encode(self) -> bytes:
@@ -88,7 +88,7 @@ class Job:
 
     @classmethod
     def decode(cls, data: bytes) -> Job:
-        """RunError if it is none."""
+        """RunError if the bytes are not a job."""
         table = flat(data)
         try:
             for key in ("sites", "clients", "weights"):
@@ -101,7 +101,7 @@ class Job:
         return job
 
     def check(self) -> None:
-        """Refuse what does not fit."""
+        """Refuse inconsistent entries."""
         n = sum(self.clients)
         good = len(self.sites) == len(self.clients) == len({*self.sites}) and len(self.weights) == n
         require(good, "the job's sites, clients and weights do not fit each other")
@@ -113,7 +113,7 @@ class Job:
         )
 
     def check_code(self, allowed: Collection[str] = ()) -> None:
-        """One sentence if it names code that is not registered here, nor allowed."""
+        """One sentence if it names code that is neither registered here nor allowed."""
         for where, name in _names({**self.experiment, "algorithm": self.algorithm, "fit": self.fit}, "job"):
             known = ":" not in name or name in allowed
             require(known, f"{where} = {name!r}: a job may name what is registered here, and brings no code of its own")
@@ -128,17 +128,17 @@ class Job:
 
     @property
     def private(self) -> bool:
-        """A fit to noisy sums, and to nothing else."""
+        """Whether it is a fit to noisy sums only."""
         return bool(self.fit and self.fit.get("private"))
 
     @property
     def measures_only(self) -> bool:
-        """A model is validated at one site: it tells its own measures, if it tells any, and no sum."""
+        """Whether a model is validated at one site, which may send its own measures, but no sum."""
         return bool(self.fit and self.fit.get("external") and len(self.sites) == 1)
 
     @cached_property
     def family(self) -> str:
-        """The jobs of one problem, whose algorithms differ, have the same one."""
+        """A digest shared by all jobs of one problem, whatever their algorithm."""
         return replace(self, algorithm=None, label="", seed=0, x0=None).digest
 
     def of(self, algorithm: Table, label: str, seed: int) -> Job:
@@ -146,12 +146,12 @@ class Job:
         return replace(self, algorithm=algorithm, label=label, seed=seed)
 
     def window(self, name: str | None) -> Window:
-        """Of a site, or of a server, which has no clients."""
+        """The window of a site, or of a server (None), which has no clients."""
         return Window(0 if name is None else self.who.here(name).start, np.array(self.weights))
 
 
 def _names(value: Any, where: str) -> Iterator[tuple[str, str]]:
-    """The names of components in tables, with their places; the registry imports nothing else (registry.py)."""
+    """(place, name) of each component in the tables; the registry imports nothing else (registry.py)."""
     if isinstance(value, dict):
         for key, inside in value.items():
             if key in ("name", "model") and isinstance(inside, str):
@@ -163,7 +163,7 @@ def _names(value: Any, where: str) -> Iterator[tuple[str, str]]:
 
 
 class Built(NamedTuple):
-    """What follows from a job and the rows at hand."""
+    """The objects built from a job and the local rows."""
 
     problem: Problem
     algorithm: Algorithm | None
@@ -172,13 +172,13 @@ class Built(NamedTuple):
 
 
 def problem_of(job: Job, data: Federated) -> Problem:
-    """What all jobs of a family have in common, over these rows."""
+    """The problem that all jobs of a family share, over these rows."""
     job.check()
     return build_problem(_experiment(job), data=data)
 
 
 def complete(job: Job, problem: Problem) -> Built:
-    """A job of the family that the problem was built for: its algorithm with its surroundings."""
+    """Build the algorithm, network and the rest of a job whose family has this problem."""
     if job.x0 is not None:
         problem = problem.starting_at(torch.tensor(job.x0, dtype=problem.f.weights.dtype))
     if job.algorithm is None:

@@ -1,21 +1,21 @@
-"""What travels between a coordinator and holders: letters that say what they are, and the vectors inside them.
+"""The messages between a coordinator and holders: self-describing letters, and the vectors inside them.
 
 A letter is, in this order,
 
     PXS1              4 bytes
-    life              u64: the coordinator's lives so far; higher ones overrule lower ones
+    life              u64: how often the coordinator has been started; higher ones overrule lower ones
     sizes             u32, u64: bytes of the head and of the body
-    head              a flat JSON object: kind, run, round, step, and what the kind needs
+    head              a flat JSON object: kind, run, round, step, and the fields of the kind
     body              bytes
-    checksum          SHA-256 of all before it
+    checksum          SHA-256 of everything before it
 
-A message of an algorithm (types.py) is a body and its form, which stands in the head: '.' is a tensor or a Packed,
-'(..)' a tuple of two. Its leaves follow each other, a tensor as LEAF bytes and its memory, a Packed as LEAF bytes and
-each client's row as its compressor encodes it, with ROW bytes for its length. So a message takes `bytes_best` of the
-counters, LEAF more for each leaf and ROW more for each compressed row.
+A message of an algorithm (types.py) is a body and its form, which is in the head: '.' is a tensor or a Packed, '(..)' a
+tuple of two. Its leaves follow one another: a tensor as LEAF bytes and its memory, a Packed as LEAF bytes and each
+client's row as its compressor encodes it, preceded by ROW bytes for its length. So a message takes `bytes_best` of the
+counters, plus LEAF per leaf and ROW per compressed row.
 
-Whatever bytes are read, they are understood or refused in one sentence: no length is believed before it is compared
-with what is there, and nothing is executed.
+Any bytes are either parsed or refused in one sentence: every length is compared with the available bytes before use,
+and nothing is executed.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _ROW = struct.Struct("<I")
 LEAF, ROW, CHECKSUM = _LEAF.size, _ROW.size, 32
 
 LONGEST_HEAD, LONGEST_KIND = 1 << 20, 20
-"""Bytes, letters."""
+"""In bytes and in characters."""
 
 DEEPEST, LONGEST_FORM, MOST_LEAVES = 8, 256, 32
-"""Tuples within tuples, signs of a form, tensors of a message: a few bytes of a compressed one stand for d numbers."""
+"""Nested tuples, characters of a form, tensors of a message: a few compressed bytes can expand to d numbers."""
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
-"""Their places are what leaves say."""
+"""A leaf has the index of its dtype."""
 
 Head = dict[str, Any]
 
@@ -60,17 +60,17 @@ class Letter:
 
     kind: str
     run: str
-    """The digest of the job that it belongs to."""
+    """The digest of its job."""
     round: int = 0
     step: int = 0
     head: Head = field(default_factory=dict)
-    """What else the kind needs."""
+    """The fields of its kind."""
     body: bytes = b""
     life: int = 0
 
     @property
     def digest(self) -> str:
-        """Of all it says, whichever life of the coordinator says it."""
+        """The digest of its content without `life`, so that it survives restarts of the coordinator."""
         return hashlib.sha256(self._said() + self.body).hexdigest()[:32]
 
     def _said(self) -> bytes:
@@ -84,7 +84,7 @@ class Letter:
 
     @classmethod
     def decode(cls, data: bytes) -> Letter:
-        """RunError for whatever is no letter."""
+        """RunError if the bytes are not a letter."""
         data = bytes(data)
         check(len(data) >= _PREFIX.size + CHECKSUM, f"{len(data)} bytes are too few for a letter")
         magic, life, head, body = _PREFIX.unpack_from(data)
@@ -137,7 +137,7 @@ class Letter:
 
 
 def is_digest(value: Any) -> bool:
-    """The digest of a job, which is the name of its run."""
+    """Whether this is a valid digest of a job, which is the name of its run."""
     return isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value) is not None
 
 
@@ -146,7 +146,7 @@ def _counts(value: Any) -> bool:
 
 
 def canonical(value: Any) -> bytes:
-    """JSON in the one way that is digested."""
+    """Canonical JSON, the only form that is digested."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
@@ -165,13 +165,13 @@ def _no_number(word: str) -> float:
 
 
 def _finite(word: str) -> float:
-    """JSON has no infinity, but 1e400 is read as one."""
+    """Refuses 1e400 and the like: Python reads it as infinity, which JSON does not have."""
     value = float(word)
     return value if math.isfinite(value) else _no_number(word)
 
 
 def _short(word: str) -> int:
-    """A whole number that fits a float: 400 digits do not."""
+    """Refuses whole numbers that do not fit a float, such as 400 digits."""
     return int(word) if len(word) <= 20 else int(_no_number(word))
 
 
@@ -201,17 +201,17 @@ def _form(message: Message, codecs: Sequence[Compressor], parts: list[bytes]) ->
 
 
 def _codec(message: Packed, codecs: Sequence[Compressor]) -> int:
-    """Which of an algorithm's compressors packed it; equal ones write the same."""
+    """The index of the compressor that packed it; equal compressors write the same."""
     if message.compressor not in codecs:
         raise RunError("a message was packed by a compressor that is none of the algorithm's fields")
     return codecs.index(message.compressor)
 
 
 def unpack(form: str, body: bytes, codecs: Sequence[Compressor], d: int, rows: int, shared: bool = False) -> Message:
-    """The message, with the dense value in the place of a Packed, which must have `rows` rows of d numbers.
+    """The message, with the dense value in place of each Packed, which must have `rows` rows of d numbers.
 
-    One whose rows the server reads one by one stays a Packed, of which only the value and the compressor are told.
-    shared: it is the server's, whose Packed has one row, and is read as a point (d,).
+    A Packed whose rows the server reads one by one stays one, with only its value and compressor.
+    shared: it is the server's message; its Packed has one row, which becomes a point (d,).
     """
     good = len(form) <= LONGEST_FORM and form.count(".") <= MOST_LEAVES
     check(good, f"a message of {form.count('.')} tensors is not one of ours")
@@ -241,7 +241,7 @@ def _leaf(reader: Reader, codecs: Sequence[Compressor], d: int, rows: int, share
         check((c == 1 or ndim == 2) and (k == 1 or ndim >= 1), "a leaf has no such shape")
         data = reader.take(c * k * dtype.itemsize)
         check(dtype is not torch.bool or not (data > 1).any(), "a truth value is neither")
-        # A copy in torch's own, aligned memory: arithmetic on a view into a message may round differently.
+        # A copy in torch's own aligned memory: arithmetic on a view of a message may round differently.
         x = torch.empty(shape, dtype=dtype)
         x.view(-1).view(torch.uint8).copy_(torch.from_numpy(data.copy()))
         return x

@@ -1,12 +1,12 @@
-"""What a site answers to queries: numbers that a run is prepared and judged by.
+"""A site's answers to queries: the numbers with which a run is prepared and evaluated.
 
-there         nothing: the site is there
-shares        of a round with masks: shares of what undoes this site's, for the others; they say nothing of rows
-unmask        its shares of the others' masks, so that the sum over those who answered can be read
+there         nothing: the site is available
+shares        of a round with masks: shares that can undo this site's mask, for the others; independent of rows
+unmask        its shares of the others' masks, so that the sum over the sites that answered can be read
 smoothness    L_i and mu_i of each client of the site
-point         f_i(x), grad f_i(x), and the measures on the site's own test rows: what is asked for of these
-mean          on a graph: what `model` of the algorithm averages over the clients, stop by stop
-field, apart  on a graph: the rows of a field of the states, to be averaged; and how far they are from a point
+point         any of f_i(x), grad f_i(x), and the measures on the site's own test rows
+mean          on a graph: the rows that the algorithm's `model` averages over the clients, call by call
+field, apart  on a graph: the rows of a field of the states, to be averaged; and their distance from a point
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def answer(run: SiteRun, letter: Letter) -> tuple[Head, bytes]:
 
 
 def _averaged(run: SiteRun, letter: Letter, rows: tuple[Tensor, ...], p: Tensor, **more: Any) -> tuple[Head, bytes]:
-    """Rows of which the coordinator needs the average over all clients, with weights p."""
+    """An answer with rows that the coordinator averages over all clients, with weights p."""
     return told(run.link.told(rows, p[run.here.start : run.here.stop], letter), **more)
 
 
