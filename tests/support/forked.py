@@ -59,6 +59,7 @@ class ForkedPopen(subprocess.Popen):
                 "environment": dict(os.environ if env is None else env),
                 "targets": [0, 1, 2, *pass_fds],
                 "new_session": new_session,
+                "ignores_interrupts": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
             }
         )
         self.connection = socket.socket(socket.AF_UNIX)
@@ -176,6 +177,7 @@ def _become(what: dict[str, Any], of_server: list[str]) -> None:
         os.close(descriptor)
     if what["new_session"]:
         os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN if what["ignores_interrupts"] else signal.default_int_handler)
     os.chdir(what["cwd"])
     os.environ.clear()
     os.environ.update(what["environment"])
