@@ -551,5 +551,5 @@ def test_a_first_experiment_runs_as_it_is_written(capsys: Any, tmp_path: Path, m
     code, said, complaint = proxfed(capsys, "run", "mine.toml", "-c", "rounds=2", "--jobs", "1")
     assert code == 0, complaint
     assert "pledge" in said
-    assert "exists already" in refused(capsys, "init", "mine.toml")
+    assert "mine.toml exists: choose another name" in refused(capsys, "init", "mine.toml")
     assert "must end in .toml" in refused(capsys, "init", "mine")
