@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -92,6 +93,43 @@ def connected(
         names = tuple(to.sites.split(",")) if to.sites else names or dispatch.sites()
         say(f"The sites are {', '.join(names)}", err)
         yield held.enter_context(Desk(names, beside / "desk", dispatch))
+
+
+@contextmanager
+def tables_at_sites(
+    file: Path,
+    to: Connection,
+    place: Path,
+    command: str,
+    data: str | None,
+    *,
+    folds: int = 5,
+    kept: Path | None = None,
+    rules: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[Carrier]:
+    """The sites of tables with this schema, while this command works on `place`.
+
+    folds   of the rows of sites on this machine
+    kept    the folder of an earlier attempt to resume; None: there is none
+    rules   further rules of sites on this machine
+    """
+    from proxfed.silos.carriers.loopback_sites import make_table_sites
+    from proxfed.silos.coordinator.fit_agreement import FitAgreement
+
+    os.umask(0o077)  # only this user may read the sites' messages
+    to.check()
+    if data is not None:
+        os.environ["PROXFED_DATA"] = str(Path(data).resolve())  # for sites on this machine
+    agreement = None if kept is None else kept / "agreement.json"
+
+    def known() -> tuple[str, ...]:
+        return FitAgreement.read(agreement).job.sites if agreement is not None and agreement.exists() else ()
+
+    def make(beside: Path) -> tuple[str, ...]:
+        return make_table_sites(file, data, beside, to.loopback or 0, folds, rules)
+
+    with connected(to, place, command, known, make) as desk:
+        yield desk
 
 
 def _remove_if_empty(folder: Path) -> None:

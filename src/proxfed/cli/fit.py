@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from proxfed.cli.between import Connection, KitOption, LoopbackOption, SitesOption, SuperlinkOption, connected
+from proxfed.cli.between import Connection, KitOption, LoopbackOption, SitesOption, SuperlinkOption, tables_at_sites
 from proxfed.cli.common import DataOption, Format, FormatOption
 from proxfed.cli.print_fit import print_fitted
 from proxfed.cli.silo import CarrierName
@@ -182,29 +181,16 @@ def _between(
 ) -> FittedBetween:
     """A fit of tables at sites. Until the model exists, its checkpoints are beside it."""
     from proxfed.fit.settings import settings_for
-    from proxfed.silos.carriers.loopback_sites import make_table_sites
     from proxfed.silos.coordinator.fit import finish, fit_between
-    from proxfed.silos.coordinator.fit_agreement import FitAgreement
     from proxfed.tables.schema import read_schema
 
-    os.umask(0o077)  # only this user may read the sites' messages
-    to.check()
     require(place is not None, "--out FOLDER is missing: the sites' messages are kept beside the model")
     assert place is not None
     folder = place.with_name(place.name + ".fit")
     schema = read_schema(file)
     asked = settings_for(schema.model, given)
-    if data is not None:
-        os.environ["PROXFED_DATA"] = str(Path(data).resolve())  # for sites on this machine
-
-    def known() -> tuple[str, ...]:
-        kept = folder / "agreement.json"
-        return FitAgreement.read(kept).job.sites if resume and kept.exists() else ()
-
-    def make(beside: Path) -> tuple[str, ...]:
-        return make_table_sites(file, data, beside, to.loopback or 0, asked.folds)
-
-    with _reserved(place, force), connected(to, place, "fit", known, make) as desk, _showing() as progress:
+    sites = tables_at_sites(file, to, place, "fit", data, folds=asked.folds, kept=folder if resume else None)
+    with _reserved(place, force), sites as desk, _showing() as progress:
         try:
             fitted = fit_between(
                 schema, desk, folder, resume=resume, watch=progress, say=lambda said: say(said, err), **given

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from proxfed.cli.between import Connection, KitOption, LoopbackOption, SitesOption, SuperlinkOption, connected
+from proxfed.cli.between import Connection, KitOption, LoopbackOption, SitesOption, SuperlinkOption, tables_at_sites
 from proxfed.cli.common import DataOption, Format, FormatOption
 from proxfed.cli.silo import CarrierName
 from proxfed.errors import require
@@ -119,27 +118,13 @@ def _between(
     file: Path, to: Connection, place: Path | None, resume: bool, data: str | None, options: dict[str, Any]
 ) -> Inference:
     """Estimates from tables at sites. Until they exist, checkpoints are beside them."""
-    from proxfed.silos.carriers.loopback_sites import make_table_sites
     from proxfed.silos.coordinator.fit import finish
-    from proxfed.silos.coordinator.fit_agreement import FitAgreement
     from proxfed.silos.coordinator.glm import glm_between
 
-    os.umask(0o077)  # only this user may read the sites' messages
-    to.check()
     require(place is not None, "--out FOLDER is missing: the sites' messages are kept beside the estimates")
     assert place is not None
     folder = place.with_name(place.name + ".glm")
-    if data is not None:
-        os.environ["PROXFED_DATA"] = str(Path(data).resolve())  # for sites on this machine
-
-    def known() -> tuple[str, ...]:
-        kept = folder / "agreement.json"
-        return FitAgreement.read(kept).job.sites if resume and kept.exists() else ()
-
-    def make(beside: Path) -> tuple[str, ...]:
-        return make_table_sites(file, data, beside, to.loopback or 0, 5)
-
-    with connected(to, place, "glm", known, make) as desk:
+    with tables_at_sites(file, to, place, "glm", data, kept=folder if resume else None) as desk:
         found = glm_between(file, desk, folder, resume=resume, say=lambda said: say(said, err), **options)
         finish(folder, desk, lambda said: say(said, err))
     return found

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from proxfed.cli.between import Connection, connected
+from proxfed.cli.between import Connection, tables_at_sites
 from proxfed.errors import require
 from proxfed.report.summary import plain_table
 from proxfed.report.terminal import err, out, say
@@ -52,30 +51,18 @@ def _between(
     file: Path, data: str | None, to: Connection, place: Path | None, resume: bool, how: dict[str, Any]
 ) -> Model:
     from proxfed.fit.private_tables import save_private
-    from proxfed.silos.carriers.loopback_sites import make_table_sites
     from proxfed.silos.coordinator.fit import farewell
     from proxfed.silos.coordinator.fit_agreement import FitAgreement
     from proxfed.silos.coordinator.private_fit import private_fit_between
 
-    os.umask(0o077)
-    to.check()
     require(place is not None, "--out FOLDER is missing: the sites' agreements are kept beside the model")
     assert place is not None
     folder = place.with_name(place.name + ".fit")
-    kept = folder / "agreement.json"
-    if data is not None:
-        os.environ["PROXFED_DATA"] = str(Path(data).resolve())  # for sites on this machine
-
-    def known() -> tuple[str, ...]:
-        return FitAgreement.read(kept).job.sites if resume and kept.exists() else ()
-
-    def make(beside: Path) -> tuple[str, ...]:
-        budget = {"noise": 1e-9, "epsilon": how["epsilon"] * (1 + 1e-6), "delta": how["delta"]}
-        return make_table_sites(file, data, beside, to.loopback or 0, 5, {"require": {"privacy": budget}})
-
-    with connected(to, place, "fit", known, make) as desk:
+    budget = {"noise": 1e-9, "epsilon": how["epsilon"] * (1 + 1e-6), "delta": how["delta"]}
+    rules = {"require": {"privacy": budget}}
+    with tables_at_sites(file, to, place, "fit", data, kept=folder if resume else None, rules=rules) as desk:
         model = private_fit_between(file, desk, folder, resume=resume, say=lambda said: say(said, err), **how)
         save_private(model, place)
-        farewell(FitAgreement.read(kept).job, desk, lambda said: say(said, err))
+        farewell(FitAgreement.read(folder / "agreement.json").job, desk, lambda said: say(said, err))
         shutil.rmtree(folder, ignore_errors=True)
     return model

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from proxfed.cli.between import Connection, KitOption, LoopbackOption, SitesOption, SuperlinkOption, connected
+from proxfed.cli.between import Connection, KitOption, LoopbackOption, SitesOption, SuperlinkOption, tables_at_sites
 from proxfed.cli.common import DataOption, Format, FormatOption
 from proxfed.cli.silo import CarrierName
 from proxfed.errors import require
@@ -71,20 +70,10 @@ def _between(
     known: Model, model: Path, file: Path, to: Connection, data: str | None
 ) -> tuple[Judgement, tuple[str, ...]]:
     from proxfed.fit.external import check_schema
-    from proxfed.silos.carriers.loopback_sites import make_table_sites
     from proxfed.silos.coordinator.validate import validate_between
     from proxfed.tables.schema import read_schema
 
-    os.umask(0o077)  # what sites have sent is for nobody but this user
-    to.check()
     check_schema(known, read_schema(file))
-    if data is not None:
-        os.environ["PROXFED_DATA"] = str(Path(data).resolve())  # for sites on this machine
-
-    def make(beside: Path) -> tuple[str, ...]:
-        return make_table_sites(file, data, beside, to.loopback or 0, 5)
-
-    beside = model.with_name(model.name + ".validation")
-    with connected(to, beside, "validate", tuple, make) as desk:
+    with tables_at_sites(file, to, model.with_name(model.name + ".validation"), "validate", data) as desk:
         found = validate_between(known, desk, say=lambda said: say(said, err))
     return found.measures, found.silent
